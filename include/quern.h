@@ -1,0 +1,150 @@
+/*
+ * quern.h - the engine's public face, and the only installed header.
+ *
+ * How to think about it: an *engine* is a loaded model (immutable weights, tokenizer, chat template,
+ * worker threads). A *sequence* is one timeline of tokens with its key/value memory. A *step* runs
+ * the model once over rows of any number of sequences together; the logits of a sequence depend on
+ * its own tokens and the model only, bit for bit, whatever else is in the step, however the prompt
+ * was cut into steps and however many threads work (docs/numerics.md).
+ *
+ * Errors are values: every function that can fail for reasons outside the program returns a
+ * qn_status and fills the caller's qn_err (may be NULL). Nothing here prints or exits.
+ *
+ * Threads: one engine may be used from one thread at a time for qn_engine_step and the functions
+ * that create, change or free sequences; everything that takes a `const struct qn_engine *`
+ * (tokenize, render, info) may be called from any thread at any time.
+ */
+#ifndef QUERN_H
+#define QUERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QN_API __attribute__((visibility("default")))
+
+/* ---- errors ------------------------------------------------------------------------------- */
+
+enum qn_status {
+    QN_OK = 0,
+    QN_BAD_INPUT,   /* a file, request or flag is wrong: the message names it, its value, its limit */
+    QN_NOT_FOUND,   /* a named file, model or tensor does not exist */
+    QN_UNSUPPORTED, /* well-formed, but this build or machine cannot do it */
+    QN_NO_MEMORY,
+    QN_IO,        /* the operating system refused: errno's text is in the message */
+    QN_CANCELLED, /* the caller's cancel flag was seen */
+    QN_BUSY,      /* a bounded queue or resource is full now; trying later can help */
+    QN_INTERNAL,  /* a bug in quern */
+};
+
+struct qn_err {
+    enum qn_status code;
+    const char *where; /* static string: the module that detected it */
+    char msg[480];
+};
+
+/* ---- engine ------------------------------------------------------------------------------- */
+
+struct qn_engine;
+struct qn_seq;
+
+/* How the arithmetic is done; see docs/numerics.md. */
+enum qn_arith {
+    QN_ARITH_CANONICAL = 0, /* fixed-point activations, exact integer dots, bit-stable (default) */
+    QN_ARITH_REFERENCE,     /* float32 activations and KV, double sums, plain C: slow, the truth */
+};
+
+struct qn_engine_params {
+    const char *model_dir;                              /* MLX checkpoint folder */
+    int32_t n_thread;                                   /* 0 = one per available CPU */
+    int32_t n_ctx;                                      /* 0 = the model's own maximum */
+    enum qn_arith arith;
+    const char *isa;                                    /* NULL = best; "ref", "avx2", ... caps */
+    bool weights_only;                                  /* no tokenizer or template is loaded */
+    void (*progress)(void *arg, const char *what, double done); /* done in [0,1]; may be NULL */
+    void *progress_arg;
+};
+
+/* Facts of a loaded model. Strings and arrays live as long as the engine. */
+struct qn_model_info {
+    const char *family;     /* config.json model_type after aliases, e.g. "llama" */
+    const char *name;       /* last component of the folder's path */
+    const char *isa;        /* kernel set in use, e.g. "avx2" */
+    const char *arith;      /* "canonical" or "reference" */
+    int32_t n_vocab;        /* rows of the logits */
+    int32_t n_layer, n_embd;
+    int32_t n_ctx;          /* tokens one sequence can hold */
+    int32_t n_thread;
+    int64_t n_param;        /* elements of all weights, counted once when tied */
+    int64_t weight_bytes;   /* bytes of weights resident in memory */
+    int64_t step_bytes;     /* bytes of weights that decoding one token must read */
+    int64_t kv_token_bytes; /* KV bytes per token of context */
+    double bits_per_weight; /* of the checkpoint's stored tensors, scales and biases included */
+    const int32_t *eos_ids; /* every id that ends an answer */
+    int32_t n_eos;
+};
+
+QN_API enum qn_status qn_engine_open(const struct qn_engine_params *params,
+                                     struct qn_engine **out, struct qn_err *err);
+QN_API void qn_engine_free(struct qn_engine *e); /* NULL is fine; free its sequences first */
+QN_API const struct qn_model_info *qn_engine_info(const struct qn_engine *e);
+
+/* ---- sequences and steps ------------------------------------------------------------------ */
+
+/* A fresh, empty timeline. Memory grows with use, up to info.n_ctx tokens. Free with qn_seq_free. */
+QN_API enum qn_status qn_seq_create(struct qn_engine *e, struct qn_seq **out, struct qn_err *err);
+QN_API void qn_seq_free(struct qn_seq *s); /* NULL is fine */
+QN_API int32_t qn_seq_len(const struct qn_seq *s); /* tokens held */
+/* Forgets all but the first n tokens (0 <= n <= len). QN_UNSUPPORTED where the family cannot. */
+QN_API enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err);
+
+/* One sequence's rows in a step. */
+struct qn_step_item {
+    struct qn_seq *seq;  /* each sequence at most once per step */
+    const int32_t *ids;  /* [n_ids] tokens to append; every id in [0, n_vocab) */
+    int32_t n_ids;       /* >= 1 */
+    int32_t n_logits;    /* logits of the last n_logits of these tokens are wanted; 0..n_ids */
+    float *logits;       /* [n_logits, n_vocab] float32, caller's memory, written on success */
+};
+
+/* Appends every item's tokens to its sequence and computes the wanted logits. On failure no
+ * sequence has changed. Long items should be cut by the caller (info: qn_step_max_rows). */
+QN_API enum qn_status qn_engine_step(struct qn_engine *e, struct qn_step_item *items,
+                                     int32_t n_items, struct qn_err *err);
+/* The most rows (tokens over all items) one step accepts. */
+QN_API int32_t qn_step_max_rows(const struct qn_engine *e);
+
+/* ---- text --------------------------------------------------------------------------------- */
+
+enum qn_tok_flags {
+    QN_TOK_ADD_SPECIAL = 1,   /* add BOS/EOS as the tokenizer's post-processor says */
+    QN_TOK_PARSE_SPECIAL = 2, /* special tokens written in the text become their ids */
+};
+
+/* Text (any bytes; invalid UTF-8 is read as U+FFFD) to ids. *ids is malloc'd; the caller frees it
+ * with qn_free. */
+QN_API enum qn_status qn_tokenize(const struct qn_engine *e, const char *text, size_t len,
+                                  unsigned flags, int32_t **ids, int32_t *n_ids,
+                                  struct qn_err *err);
+/* Ids to text, special tokens skipped unless keep_special. *text is malloc'd, NUL-terminated. */
+QN_API enum qn_status qn_detokenize(const struct qn_engine *e, const int32_t *ids, int32_t n_ids,
+                                    bool keep_special, char **text, size_t *len,
+                                    struct qn_err *err);
+/* Renders the chat template. `request_json` is an object with "messages" and optionally "tools",
+ * "add_generation_prompt", "chat_template_kwargs"... as the OpenAI API names them. *text is
+ * malloc'd. A template's raise_exception comes back as QN_BAD_INPUT with its message. */
+QN_API enum qn_status qn_chat_render(const struct qn_engine *e, const char *request_json,
+                                     size_t len, char **text, size_t *text_len,
+                                     struct qn_err *err);
+QN_API void qn_free(void *p);
+
+QN_API const char *qn_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,30 @@
+/*
+ * lm.h - what the scheduler needs of a language model, as a table of functions, so that the engine
+ * and a scripted test double are interchangeable. Mirrors quern.h; see there for the meaning of
+ * each call. All calls come from the scheduler's one thread.
+ */
+#ifndef SCHED_LM_H
+#define SCHED_LM_H
+
+#include "quern.h"
+
+struct lm_ops {
+    enum qn_status (*seq_create)(void *self, void **seq, struct qn_err *err);
+    void (*seq_free)(void *self, void *seq);
+    enum qn_status (*seq_truncate)(void *self, void *seq, int32_t n, struct qn_err *err);
+    /* items[i].seq is the void* of seq_create. */
+    enum qn_status (*step)(void *self, struct qn_step_item *items, int32_t n, struct qn_err *err);
+};
+
+struct lm {
+    const struct lm_ops *ops;
+    void *self;
+    int32_t n_vocab, n_ctx, max_rows; /* max_rows: most tokens one step accepts */
+    const int32_t *eos_ids;
+    int32_t n_eos;
+};
+
+/* The engine as an lm; borrowed for the lm's life. */
+struct lm lm_of_engine(struct qn_engine *e);
+
+#endif

@@ -1,0 +1,97 @@
+/*
+ * sched.h - requests in, events out. The scheduler's own thread is the only one that touches the
+ * model; any number of client threads submit generations and wait for their events.
+ *
+ * Life of a generation: sched_submit -> queued -> GEN_PROGRESS* (prompt read so far) ->
+ * GEN_TOKEN* -> exactly one GEN_DONE or GEN_ERROR. Events wait in a bounded ring per generation; a
+ * client that does not read them pauses its own generation only.
+ *
+ * Fair: generations are taken round robin over `client` keys, in order within one client.
+ */
+#ifndef SCHED_SCHED_H
+#define SCHED_SCHED_H
+
+#include "base/buf.h"
+#include "sched/lm.h"
+#include "sched/sample.h"
+#include "tok/tok.h"
+
+struct sched;
+struct gen;
+
+struct sched_params {
+    int32_t n_lane;      /* generations running together; 1 for now is the serial lane */
+    int32_t queue_max;   /* waiting generations before QN_BUSY; 0 = 64 */
+    int32_t chunk;       /* prompt tokens per step; 0 = lm.max_rows */
+};
+
+/* Starts the thread. lm and tok are borrowed for the scheduler's life. */
+enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
+                            const struct sched_params *p, struct sched **out, struct qn_err *err);
+/* No new submissions (QN_BUSY) from here on; waits up to timeout_ms for running and queued ones.
+ * Returns true when all ended. */
+bool sched_drain(struct sched *s, int timeout_ms);
+/* Cancels what still runs, stops the thread, frees. All gens must be freed before. */
+void sched_free(struct sched *s);
+
+#define GEN_STOP_MAX 16
+
+struct gen_params {
+    const int32_t *prompt; /* copied */
+    int32_t n_prompt;      /* >= 1, < lm.n_ctx */
+    int32_t max_tokens;    /* -1 = to the end of the context; 0 = none; clamped to what fits */
+    struct sample_params sample;
+    struct str stop[GEN_STOP_MAX]; /* copied; non-empty UTF-8 */
+    int32_t n_stop;
+    bool ignore_eos;
+    bool keep_special;   /* special tokens appear in the text */
+    bool prompt_logprobs; /* echo: one GEN_PROMPT event per prompt token before the answer */
+    uint64_t client;     /* fairness key */
+};
+
+/* QN_BUSY when the queue is full; QN_BAD_INPUT for parameters out of range (message names them). */
+enum qn_status sched_submit(struct sched *s, const struct gen_params *p, struct gen **out,
+                            struct qn_err *err);
+
+enum gen_kind {
+    GEN_NONE = 0, /* gen_wait timed out */
+    GEN_PROGRESS, /* n_done of n_prompt tokens read */
+    GEN_PROMPT,   /* one prompt token with its logprob (echo) */
+    GEN_TOKEN,    /* one generated token; text may be empty while bytes or a possible stop are held */
+    GEN_DONE,
+    GEN_ERROR,
+};
+enum gen_finish { GEN_STOP_EOS, GEN_STOP_STRING, GEN_LENGTH, GEN_CANCELLED };
+
+struct gen_usage {
+    int32_t prompt_tokens, cached_tokens, completion_tokens;
+    int64_t queue_us, prefill_us, decode_us;
+};
+
+struct gen_event {
+    enum gen_kind kind;
+    int32_t n_done;         /* GEN_PROGRESS */
+    struct sampled token;   /* GEN_TOKEN, GEN_PROMPT */
+    struct str text;        /* GEN_TOKEN and GEN_DONE (what was held back): bytes that became certain,
+                               valid UTF-8; lives until the next gen_wait on this gen */
+    enum gen_finish finish; /* GEN_DONE */
+    int32_t stop_index;     /* which stop string, GEN_STOP_STRING; -1 otherwise */
+    struct gen_usage usage; /* GEN_DONE */
+    struct qn_err err;      /* GEN_ERROR */
+};
+
+/* Waits up to timeout_ms (-1 = for ever) for the next event. One thread per gen. */
+void gen_wait(struct gen *g, int timeout_ms, struct gen_event *ev);
+/* Asks to stop at the next chunk or step boundary; a queued generation leaves at once. Any thread.
+ * GEN_DONE with GEN_CANCELLED follows. */
+void gen_cancel(struct gen *g);
+void gen_free(struct gen *g); /* cancels if still running; NULL is fine */
+
+struct sched_stats {
+    int32_t running, waiting;
+    int64_t submitted, finished, failed, cancelled, rejected;
+    int64_t prompt_tokens, completion_tokens;
+};
+void sched_stats(struct sched *s, struct sched_stats *out);
+
+#endif
