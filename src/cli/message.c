@@ -1,0 +1,62 @@
+/*
+ * message.c - what the program says on stderr and writes to stdout; see cli.h. The progress line,
+ * when one stands, is removed first so that messages never run into it.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/progress.h"
+
+static void say_head(const struct cli *c)
+{
+    progress_hide();
+    if (c && c->verb)
+        fprintf(stderr, "quern %s: ", c->verb->name);
+    else
+        fputs("quern: ", stderr);
+}
+
+void cli_say(const struct cli *c, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say_head(c);
+    vfprintf(stderr, fmt, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+int cli_fail(const struct cli *c, const struct qn_err *err)
+{
+    if (err->code == QN_CANCELLED)
+        return CLI_INTERRUPTED;
+    cli_say(c, "%s", err->msg[0] ? err->msg : "failed without a message");
+    return CLI_FAILED;
+}
+
+int cli_usage(const struct cli *c, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say_head(c);
+    vfprintf(stderr, fmt, ap);
+    va_end(ap);
+    if (c && c->verb)
+        fprintf(stderr, "\nRun `quern %s --help` for its options.\n", c->verb->name);
+    else
+        fputs("\nRun `quern help` for the list of verbs.\n", stderr);
+    return CLI_USAGE;
+}
+
+bool cli_write(const struct cli *c, struct str s)
+{
+    size_t n = s.n ? fwrite(s.p, 1, s.n, stdout) : 0;
+    if (n == s.n && fflush(stdout) == 0)
+        return true;
+    if (errno != EPIPE)
+        cli_say(c, "standard output: %s", strerror(errno));
+    return false;
+}

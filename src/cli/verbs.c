@@ -1,0 +1,23 @@
+/*
+ * verbs.c - the list of verbs. A verb that this build does not have is not in it.
+ */
+#include "cli/verbs.h"
+
+static const struct cli_verb *const verbs[] = {
+    &verb_version,
+    &verb_help,
+};
+
+const struct cli_verb *const *cli_verbs(size_t *n)
+{
+    *n = sizeof verbs / sizeof verbs[0];
+    return verbs;
+}
+
+const struct cli_verb *cli_verb_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++)
+        if (strcmp(verbs[i]->name, name) == 0)
+            return verbs[i];
+    return NULL;
+}

@@ -1,0 +1,12 @@
+/*
+ * verbs.h - the verbs' rows, one per cmd_NAME.c; verbs.c lists them in the order of the help.
+ */
+#ifndef CLI_VERBS_H
+#define CLI_VERBS_H
+
+#include "cli/cli.h"
+
+extern const struct cli_verb verb_help;
+extern const struct cli_verb verb_version;
+
+#endif
