@@ -24,7 +24,7 @@ struct buf {
 #define BUF_INIT ((struct buf){0})
 
 void buf_free(struct buf *b);
-void buf_clear(struct buf *b); /* n = 0, failed = false; keeps the memory */
+void buf_clear(struct buf *b);                 /* n = 0, failed = false; keeps the memory */
 bool buf_reserve(struct buf *b, size_t extra); /* room for extra more bytes */
 void buf_add(struct buf *b, const void *p, size_t n);
 void buf_add_str(struct buf *b, struct str s);

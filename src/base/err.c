@@ -20,8 +20,8 @@ static void fill(struct qn_err *err, enum qn_status code, const char *where, con
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
 }
 
-enum qn_status err_set(struct qn_err *err, enum qn_status code, const char *where,
-                       const char *fmt, ...)
+enum qn_status err_set(struct qn_err *err, enum qn_status code, const char *where, const char *fmt,
+                       ...)
 {
     va_list ap;
     va_start(ap, fmt);

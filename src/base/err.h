@@ -9,8 +9,8 @@
 #include "quern.h"
 
 /* Fills *err (NULL is fine) and returns code. `where` is a static string: file or field group. */
-enum qn_status err_set(struct qn_err *err, enum qn_status code, const char *where,
-                       const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+enum qn_status err_set(struct qn_err *err, enum qn_status code, const char *where, const char *fmt,
+                       ...) __attribute__((format(printf, 4, 5)));
 /* Same, with ": " and errno's text appended; code is QN_IO, or QN_NOT_FOUND for ENOENT/ENOTDIR,
  * or QN_NO_MEMORY for ENOMEM. Reads errno on entry. */
 enum qn_status err_errno(struct qn_err *err, const char *where, const char *fmt, ...)

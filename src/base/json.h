@@ -3,7 +3,8 @@
  *
  * Reading is strict (RFC 8259): valid UTF-8 only, no lone surrogate escapes, no byte-order mark, no
  * trailing data, depth at most `depth_max`, duplicate keys: the last wins. The order of keys is
- * kept. A document is immutable after parsing and may be read from several threads.
+ * kept. A key may not contain \u0000. A document is immutable after parsing and may be read from
+ * several threads. A null value is a NULL pointer: parsing "null" succeeds with *out = NULL.
  * Borrowed: every `struct str` and `const struct json *` lives as long as its document.
  */
 #ifndef BASE_JSON_H
@@ -15,7 +16,7 @@ struct json; /* one value inside a document */
 
 enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STR, JSON_ARR, JSON_OBJ };
 
-#define JSON_DEPTH_MAX 64
+#define JSON_DEPTH_MAX 64 /* what to ask for; at most 1024 */
 
 /* Parses text. `what` names the source in messages ("config.json", "body"); errors are
  * QN_BAD_INPUT with the byte offset. The document is freed with json_free(*out). */
@@ -36,8 +37,8 @@ const struct json *json_at(const struct json *arr, size_t i);
 
 /* Values without conversion: JSON_STR -> view, otherwise {NULL,0}. */
 struct str json_str(const struct json *v);
-bool json_bool(const struct json *v);    /* false unless JSON_BOOL true */
-double json_real(const struct json *v);  /* INT or REAL, else 0 */
+bool json_bool(const struct json *v);   /* false unless JSON_BOOL true */
+double json_real(const struct json *v); /* INT or REAL, else 0 */
 /* JSON_INT, or JSON_REAL with an integral value such as 3.0, that fits; false otherwise. A literal
  * beyond 64 bits has type JSON_REAL. */
 bool json_i64(const struct json *v, int64_t *out);
@@ -76,7 +77,7 @@ enum qn_status json_req_i32(const struct json *obj, const char *what, const char
 /* "text" with quotes and escapes; invalid UTF-8 becomes U+FFFD. Non-ASCII stays as it is. */
 void json_w_str(struct buf *out, struct str s);
 void json_w_strz(struct buf *out, const char *z);
-/* Shortest text that reads back equal; NaN and infinities become null. */
+/* Shortest text that reads back equal, whole numbers with ".0"; NaN and infinities: null. */
 void json_w_real(struct buf *out, double v);
 void json_w_i64(struct buf *out, int64_t v);
 /* The value as compact JSON (no spaces), numbers as written. */

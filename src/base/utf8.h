@@ -10,6 +10,7 @@
  * move past the maximal invalid prefix (WHATWG rule, as Python's errors="replace" does). */
 uint32_t utf8_next(struct str s, size_t *i);
 bool utf8_valid(struct str s);
+size_t utf8_valid_prefix(struct str s); /* bytes before the first invalid sequence; s.n if none */
 /* Appends s with every invalid sequence replaced by U+FFFD. */
 void utf8_sanitize(struct buf *out, struct str s);
 /* Bytes at the end of s that begin a sequence which more bytes could still complete: 0..3. */
