@@ -4,6 +4,8 @@
  */
 #include "arena.h"
 
+#include "fault.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -20,7 +22,7 @@ struct arena {
 
 struct arena *arena_create(size_t limit)
 {
-    struct arena *a = calloc(1, sizeof *a);
+    struct arena *a = fault_point("arena.create") ? NULL : calloc(1, sizeof *a);
     if (a) {
         a->limit = limit;
         a->block_next = 4096;
@@ -46,7 +48,7 @@ static struct block *block_add(struct arena *a, size_t need)
         cap = need;
     if (cap > SIZE_MAX / 2 || (a->limit && cap > a->limit - a->bytes))
         return NULL;
-    struct block *b = malloc(sizeof *b + cap);
+    struct block *b = fault_point("arena.block") ? NULL : malloc(sizeof *b + cap);
     if (!b)
         return NULL;
     *b = (struct block){.next = a->head, .cap = cap};

@@ -3,6 +3,8 @@
  */
 #include "buf.h"
 
+#include "fault.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -35,7 +37,7 @@ bool buf_reserve(struct buf *b, size_t extra)
         cap = need;
     if (cap < 64)
         cap = 64;
-    char *p = realloc(b->p, cap);
+    char *p = fault_point("buf.grow") ? NULL : realloc(b->p, cap);
     if (!p) {
         b->failed = true;
         return false;

@@ -7,8 +7,9 @@
 
 #include "utf8.h"
 
-#define DEPTH_CAP 1024 /* the most json.h's depth_max may ask for; bounds every walk over a value  \
-                        */
+#define DEPTH_CAP                                                                                  \
+    1024 /* the most json.h's depth_max may ask for; bounds every walk over a value                \
+          */
 
 struct check {
     const uint8_t *p;
