@@ -128,6 +128,9 @@ enum qn_status cli_parse(const struct cli_verb *v, int argc, char **argv, struct
 void cli_parsed_free(struct cli *c);
 /* True when the option (name without dashes) was set by flag or environment. */
 bool cli_given(const struct cli *c, const char *name);
+/* Sets one option by name to a value, checked as on the command line, and marks it given. */
+enum qn_status cli_set(struct cli *c, const char *name, const char *value, void *opts,
+                       struct qn_err *err);
 /* "4GiB" -> bytes. Units: none or B, K/M/G/T with iB (1024) or B (1000); a bare letter is 1024s.
  * A fraction is allowed: 1.5GiB. False when it is not a size or does not fit. */
 bool cli_parse_size(const char *s, int64_t *out);

@@ -428,3 +428,15 @@ bool cli_given(const struct cli *c, const char *name)
     QN_ASSERT(row >= 0);
     return c->given >> row & 1;
 }
+
+enum qn_status cli_set(struct cli *c, const char *name, const char *value, void *opts,
+                       struct qn_err *err)
+{
+    int row = find_long(c->verb, name, strlen(name));
+    if (row < 0)
+        return unknown_long(c->verb, name, strlen(name), err);
+    if (c->verb->opts[row].type != CLI_FLAG)
+        return take_option(c, row, value, opts, err);
+    c->given |= 1ull << row;
+    return set_value(&c->verb->opts[row], name, value, opts, err);
+}

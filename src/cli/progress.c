@@ -7,9 +7,9 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/term.h"
 
@@ -19,16 +19,9 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct progress *shown; /* the line on the screen, NULL = none; guarded by lock */
 
-static int64_t now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
-
 void progress_start(struct progress *p, const char *what, const char *unit, double total)
 {
-    int64_t now = now_us();
+    int64_t now = clock_us();
     *p = (struct progress){.what = what, .unit = unit, .total = total, .start_us = now};
     p->rate_us = now;
 }
@@ -134,7 +127,7 @@ static void erase_locked(void)
 
 void progress_set(struct progress *p, double done)
 {
-    int64_t now = now_us();
+    int64_t now = clock_us();
     pthread_mutex_lock(&lock);
     p->done = done;
     update_rate(p, now);

@@ -50,13 +50,11 @@ void term_catch_interrupt(bool twice_kills)
     sigemptyset(&sa.sa_mask);
     second_kills = twice_kills;
     sigaction(SIGINT, &sa, NULL);
-    sigaction(SIGTERM, &sa, NULL);
 }
 
 void term_restore_interrupt(void)
 {
     signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
 }
 
 bool term_interrupted(void)

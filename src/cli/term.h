@@ -12,7 +12,7 @@ bool term_can_redraw(int fd);
 bool term_can_color(int fd);
 int term_width(int fd); /* columns; 80 when it cannot be asked */
 
-/* From here on Ctrl-C (and SIGTERM) sets a flag instead of ending the program, and interrupts
+/* From here on Ctrl-C sets a flag instead of ending the program, and interrupts
  * blocking reads. A second one before term_interrupt_clear ends the program at once when
  * `twice_kills`. */
 void term_catch_interrupt(bool twice_kills);
