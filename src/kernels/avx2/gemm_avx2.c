@@ -1,0 +1,394 @@
+/*
+ * gemm_avx2.c - packed weights times activations with AVX2 (no VNNI).
+ *
+ * Integer products are vpmaddwd: two neighbouring 16-bit activations (broadcast) times two codes
+ * widened to 16 bits in each 32-bit lane, a lane being a row. Sums inside a group are exact in
+ * int32, so their order is free; groups are combined in ascending order with the canonical three
+ * float operations (kern_generic.c: row_q).
+ *
+ *   few rows (up to FEW):  codes are unpacked from the packed words as they are used
+ *   many rows:             a block's codes are unpacked once per K_CHUNK inputs into a panel in L1
+ *                          and swept by tiles of TILE_M rows
+ */
+#include "kernels/avx2/gemm_avx2.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum {
+    FEW = 4,        /* rows unpacked on the fly */
+    TILE_M = 4,     /* rows of a panel tile: 8 integer accumulators */
+    K_CHUNK = 512,  /* inputs of a panel: 16 KiB; a multiple of every group size */
+    PREFETCH = 4096 /* bytes ahead */
+};
+
+INLINE __m256 scale8(const uint8_t *p, enum scale_type t, int half)
+{
+    if (t == SCALE_F32)
+        return _mm256_loadu_ps((const float *)p + 8 * half);
+    __m128i h = _mm_loadu_si128((const __m128i *)(p + 16 * half));
+    if (t == SCALE_F16)
+        return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* Inputs 2j, 2j+1 of a word as two 16-bit halves. */
+INLINE __m256i codes(__m256i word, enum pack_kind kind, int j)
+{
+    if (kind == PACK_U4)
+        return _mm256_and_si256(_mm256_srli_epi32(word, 4 * j), _mm256_set1_epi32(0x000F000F));
+    return _mm256_and_si256(_mm256_srli_epi32(word, 8 * j), _mm256_set1_epi32(0x00FF00FF));
+}
+
+INLINE __m256i pair(const int16_t *a)
+{
+    int32_t v;
+    memcpy(&v, a, 4);
+    return _mm256_set1_epi32(v);
+}
+
+INLINE __m256 drain(__m256 y, __m256i dot, __m256 scale, __m256 bias, float as, float asum)
+{
+    __m256 t = _mm256_mul_ps(scale, _mm256_set1_ps(as));
+    y = _mm256_fmadd_ps(t, _mm256_cvtepi32_ps(dot), y);
+    return _mm256_fmadd_ps(bias, _mm256_set1_ps(asum), y);
+}
+
+/* Stores 16 outputs of a block, or as many as exist. */
+INLINE void store16(float *dst, __m256 lo, __m256 hi, int32_t n)
+{
+    if (n >= 16) {
+        _mm256_storeu_ps(dst, lo);
+        _mm256_storeu_ps(dst + 8, hi);
+        return;
+    }
+    float t[16];
+    _mm256_storeu_ps(t, lo);
+    _mm256_storeu_ps(t + 8, hi);
+    memcpy(dst, t, (size_t)n * sizeof *t);
+}
+
+/* ---- few rows -------------------------------------------------------------------------------- */
+
+struct few {
+    const struct packed *w;
+    const struct qact *x;
+    int32_t m0;
+    float *dst;
+    size_t ldd;
+};
+
+INLINE void block_few(const struct few *f, const uint8_t *p, int32_t n_out, enum pack_kind kind,
+                      enum scale_type st, int nm)
+{
+    const struct packed *w = f->w;
+    const int32_t n_group = w->k / w->group, per = kind == PACK_U4 ? 8 : 4;
+    const size_t sb = PACK_ROWS * (st == SCALE_F32 ? 4 : 2);
+    const int16_t *a = f->x->a + (size_t)f->m0 * (size_t)w->k;
+    const float *as = f->x->scale + (size_t)f->m0 * (size_t)n_group;
+    const float *asum = f->x->sum + (size_t)f->m0 * (size_t)n_group;
+    __m256 y[2 * FEW];
+    for (int i = 0; i < 2 * nm; i++)
+        y[i] = _mm256_setzero_ps();
+    for (int32_t g = 0; g < n_group; g++, a += w->group) {
+        const uint8_t *scales = p, *biases = p + sb;
+        __m256i acc[2 * FEW];
+        for (int i = 0; i < 2 * nm; i++)
+            acc[i] = _mm256_setzero_si256();
+        p += 2 * sb;
+        for (int32_t k = 0; k < w->group; k += per, p += 64) {
+            _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
+            __m256i lo = _mm256_load_si256((const __m256i *)p);
+            __m256i hi = _mm256_load_si256((const __m256i *)(p + 32));
+            for (int j = 0; j < per / 2; j++) {
+                __m256i cl = codes(lo, kind, j), ch = codes(hi, kind, j);
+                for (int m = 0; m < nm; m++) {
+                    __m256i v = pair(a + (size_t)m * (size_t)w->k + k + 2 * j);
+                    acc[2 * m] = _mm256_add_epi32(acc[2 * m], _mm256_madd_epi16(cl, v));
+                    acc[2 * m + 1] = _mm256_add_epi32(acc[2 * m + 1], _mm256_madd_epi16(ch, v));
+                }
+            }
+        }
+        for (int half = 0; half < 2; half++) {
+            __m256 s = scale8(scales, st, half), b = scale8(biases, st, half);
+            for (int m = 0; m < nm; m++)
+                y[2 * m + half] = drain(y[2 * m + half], acc[2 * m + half], s, b,
+                                        as[(size_t)m * (size_t)n_group + (size_t)g],
+                                        asum[(size_t)m * (size_t)n_group + (size_t)g]);
+        }
+    }
+    for (int m = 0; m < nm; m++)
+        store16(f->dst + (size_t)m * f->ldd, y[2 * m], y[2 * m + 1], n_out);
+}
+
+INLINE void blocks_few(const struct few *f, int32_t b0, int32_t b1, enum pack_kind kind,
+                       enum scale_type st, int nm)
+{
+    struct few at = *f;
+    for (int32_t b = b0; b < b1; b++, at.dst += PACK_ROWS)
+        block_few(&at, f->w->p + (size_t)b * f->w->block_bytes, f->w->n - b * PACK_ROWS, kind, st,
+                  nm);
+}
+
+#define FEW_FN(name, kind, st, nm)                                                                 \
+    static void name(const struct few *f, int32_t b0, int32_t b1)                                  \
+    {                                                                                              \
+        blocks_few(f, b0, b1, kind, st, nm);                                                       \
+    }
+#define FEW_ROWS(kind, st)                                                                         \
+    FEW_FN(few_##kind##_##st##_1, kind, st, 1)                                                     \
+    FEW_FN(few_##kind##_##st##_2, kind, st, 2)                                                     \
+    FEW_FN(few_##kind##_##st##_3, kind, st, 3)                                                     \
+    FEW_FN(few_##kind##_##st##_4, kind, st, 4)
+FEW_ROWS(PACK_U4, SCALE_F16)
+FEW_ROWS(PACK_U4, SCALE_BF16)
+FEW_ROWS(PACK_U4, SCALE_F32)
+FEW_ROWS(PACK_U8, SCALE_F16)
+FEW_ROWS(PACK_U8, SCALE_BF16)
+FEW_ROWS(PACK_U8, SCALE_F32)
+
+#define FEW_ROW(kind, st)                                                                          \
+    {                                                                                              \
+        few_##kind##_##st##_1, few_##kind##_##st##_2, few_##kind##_##st##_3, few_##kind##_##st##_4 \
+    }
+typedef void few_fn(const struct few *f, int32_t b0, int32_t b1);
+static few_fn *const few_table[2][3][FEW] = {
+    {FEW_ROW(PACK_U4, SCALE_F16), FEW_ROW(PACK_U4, SCALE_BF16), FEW_ROW(PACK_U4, SCALE_F32)},
+    {FEW_ROW(PACK_U8, SCALE_F16), FEW_ROW(PACK_U8, SCALE_BF16), FEW_ROW(PACK_U8, SCALE_F32)},
+};
+
+/* ---- many rows: panels ----------------------------------------------------------------------- */
+
+/* What a block's K_CHUNK inputs look like after unpacking, in the caller's scratch. */
+struct panel {
+    int16_t *codes; /* [k/2][16 rows][2] */
+    float *scale;   /* [groups][16] */
+    float *bias;
+};
+
+/* Unpacks inputs [k0, k0+kn) of the block at p. */
+INLINE void unpack(const struct panel *t, const struct packed *w, const uint8_t *p, int32_t k0,
+                   int32_t kn, enum pack_kind kind)
+{
+    size_t sb = PACK_ROWS * pack_scale_bytes(w->scale);
+    size_t group_bytes = pack_group_bytes(w->kind, w->scale, w->group);
+    __m256i *out = (__m256i *)t->codes;
+    int32_t per = kind == PACK_U4 ? 8 : 4;
+    p += (size_t)(k0 / w->group) * group_bytes;
+    for (int32_t g = 0; g < kn / w->group; g++) {
+        for (int half = 0; half < 2; half++) {
+            _mm256_store_ps(t->scale + 16 * g + 8 * half, scale8(p, w->scale, half));
+            _mm256_store_ps(t->bias + 16 * g + 8 * half, scale8(p + sb, w->scale, half));
+        }
+        p += 2 * sb;
+        for (int32_t k = 0; k < w->group; k += per, p += 64) {
+            __m256i lo = _mm256_load_si256((const __m256i *)p);
+            __m256i hi = _mm256_load_si256((const __m256i *)(p + 32));
+            for (int j = 0; j < per / 2; j++) {
+                _mm256_store_si256(out++, codes(lo, kind, j));
+                _mm256_store_si256(out++, codes(hi, kind, j));
+            }
+        }
+    }
+}
+
+struct sweep {
+    const struct packed *w;
+    const struct panel *t;
+    const int16_t *a;       /* first row, input k0 */
+    const float *as, *asum; /* first row, group k0/group */
+    float *y;               /* [rows][16] running outputs, stride ldy */
+    size_t ldy;
+    int32_t n_group; /* groups in this chunk */
+};
+
+INLINE void sweep_tile(const struct sweep *s, int32_t m0, int nm)
+{
+    const size_t k = (size_t)s->w->k, ng = (size_t)(s->w->k / s->w->group);
+    const int16_t *a = s->a + (size_t)m0 * k;
+    const __m256i *c = (const __m256i *)s->t->codes;
+    float *y = s->y + (size_t)m0 * s->ldy;
+    for (int32_t g = 0; g < s->n_group; g++) {
+        __m256i acc[2 * TILE_M];
+        for (int i = 0; i < 2 * nm; i++)
+            acc[i] = _mm256_setzero_si256();
+        for (int32_t i = 0; i < s->w->group; i += 2, a += 2, c += 2) {
+            __m256i lo = _mm256_load_si256(c), hi = _mm256_load_si256(c + 1);
+            for (int m = 0; m < nm; m++) {
+                __m256i v = pair(a + (size_t)m * k);
+                acc[2 * m] = _mm256_add_epi32(acc[2 * m], _mm256_madd_epi16(lo, v));
+                acc[2 * m + 1] = _mm256_add_epi32(acc[2 * m + 1], _mm256_madd_epi16(hi, v));
+            }
+        }
+        for (int m = 0; m < nm; m++) {
+            float as = s->as[(size_t)(m0 + m) * ng + (size_t)g];
+            float asum = s->asum[(size_t)(m0 + m) * ng + (size_t)g];
+            float *ym = y + (size_t)m * s->ldy;
+            for (int half = 0; half < 2; half++) {
+                __m256 sc = _mm256_load_ps(s->t->scale + 16 * g + 8 * half);
+                __m256 bi = _mm256_load_ps(s->t->bias + 16 * g + 8 * half);
+                __m256 v = _mm256_loadu_ps(ym + 8 * half);
+                _mm256_storeu_ps(ym + 8 * half, drain(v, acc[2 * m + half], sc, bi, as, asum));
+            }
+        }
+    }
+}
+
+static void sweep(const struct sweep *s, int32_t nm)
+{
+    int32_t m = 0;
+    for (; nm - m >= TILE_M; m += TILE_M)
+        sweep_tile(s, m, TILE_M);
+    if (nm - m == 3)
+        sweep_tile(s, m, 3);
+    else if (nm - m == 2)
+        sweep_tile(s, m, 2);
+    else if (nm - m == 1)
+        sweep_tile(s, m, 1);
+}
+
+/* A ragged last block runs through a temporary of 16 columns, MANY rows at a time. */
+enum { MANY = 128 };
+
+static void block_many(const struct packed *w, int32_t b, const struct qact *x, int32_t m0,
+                       int32_t nm, float *y, size_t ldy, void *scratch)
+{
+    const size_t ng = (size_t)(w->k / w->group);
+    struct panel t = {.codes = scratch};
+    t.scale = (float *)((char *)scratch + K_CHUNK * 32);
+    t.bias = t.scale + K_CHUNK;
+    for (int32_t m = 0; m < nm; m++)
+        memset(y + (size_t)m * ldy, 0, PACK_ROWS * sizeof *y);
+    for (int32_t k0 = 0; k0 < w->k; k0 += K_CHUNK) {
+        int32_t kn = w->k - k0 < K_CHUNK ? w->k - k0 : K_CHUNK;
+        const uint8_t *p = w->p + (size_t)b * w->block_bytes;
+        if (w->kind == PACK_U4)
+            unpack(&t, w, p, k0, kn, PACK_U4);
+        else
+            unpack(&t, w, p, k0, kn, PACK_U8);
+        struct sweep s = {
+            .w = w,
+            .t = &t,
+            .a = x->a + (size_t)m0 * (size_t)w->k + (size_t)k0,
+            .as = x->scale + (size_t)m0 * ng + (size_t)(k0 / w->group),
+            .asum = x->sum + (size_t)m0 * ng + (size_t)(k0 / w->group),
+            .y = y,
+            .ldy = ldy,
+            .n_group = kn / w->group,
+        };
+        sweep(&s, nm);
+    }
+}
+
+static void block_ragged(const struct packed *w, int32_t b, const struct qact *x, int32_t m0,
+                         int32_t nm, float *dst, size_t ldd, void *scratch)
+{
+    float *y = (float *)((char *)scratch + K_CHUNK * 32 + 2 * K_CHUNK * sizeof(float));
+    size_t n = (size_t)(w->n - b * PACK_ROWS) * sizeof *y;
+    for (int32_t m = 0; m < nm; m += MANY) {
+        int32_t part = nm - m < MANY ? nm - m : MANY;
+        block_many(w, b, x, m0 + m, part, y, PACK_ROWS, scratch);
+        for (int32_t i = 0; i < part; i++)
+            memcpy(dst + (size_t)(m + i) * ldd, y + (size_t)i * PACK_ROWS, n);
+    }
+}
+
+_Static_assert(K_CHUNK * 32 + 2 * K_CHUNK * 4 + MANY * PACK_ROWS * 4 <= GEMM_SCRATCH, "scratch");
+
+void gemm_q__avx2(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x, int32_t m0,
+                  int32_t nm, float *dst, size_t ldd, void *scratch)
+{
+    if (nm > 2 * FEW) {
+        for (int32_t b = b0; b < b1; b++, dst += PACK_ROWS) {
+            if (w->n - b * PACK_ROWS >= PACK_ROWS)
+                block_many(w, b, x, m0, nm, dst, ldd, scratch);
+            else
+                block_ragged(w, b, x, m0, nm, dst, ldd, scratch);
+        }
+        return;
+    }
+    for (int32_t m = 0; m < nm; m += FEW) {
+        int32_t part = nm - m < FEW ? nm - m : FEW;
+        struct few f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
+        few_table[w->kind == PACK_U8][w->scale][part - 1](&f, b0, b1);
+    }
+}
+
+/* ---- float weights ----------------------------------------------------------------------------
+ */
+
+INLINE __m256 weight8(const uint8_t *p, enum pack_kind kind)
+{
+    if (kind == PACK_F32)
+        return _mm256_loadu_ps((const float *)p);
+    __m128i h = _mm_loadu_si128((const __m128i *)p);
+    if (kind == PACK_F16)
+        return _mm256_cvtph_ps(h);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* NB blocks and NM rows: 2*NB*NM chains, enough to hide the latency of an FMA. */
+INLINE void tile_f(const struct packed *w, int32_t b, const float *x, size_t ldx, float *dst,
+                   size_t ldd, enum pack_kind kind, int nb, int nm)
+{
+    const size_t elem = kind == PACK_F32 ? 4 : 2;
+    const uint8_t *p = w->p + (size_t)b * w->block_bytes;
+    __m256 acc[8];
+    for (int i = 0; i < 2 * nb * nm; i++)
+        acc[i] = _mm256_setzero_ps();
+    for (int32_t k = 0; k < w->k; k++, p += PACK_ROWS * elem)
+        for (int i = 0; i < nb; i++) {
+            const uint8_t *q = p + (size_t)i * w->block_bytes;
+            __m256 lo = weight8(q, kind), hi = weight8(q + 8 * elem, kind);
+            for (int m = 0; m < nm; m++) {
+                __m256 v = _mm256_set1_ps(x[(size_t)m * ldx + (size_t)k]);
+                __m256 *a = &acc[2 * (i * nm + m)];
+                a[0] = _mm256_fmadd_ps(lo, v, a[0]);
+                a[1] = _mm256_fmadd_ps(hi, v, a[1]);
+            }
+        }
+    for (int i = 0; i < nb; i++)
+        for (int m = 0; m < nm; m++)
+            store16(dst + (size_t)m * ldd + (size_t)i * PACK_ROWS, acc[2 * (i * nm + m)],
+                    acc[2 * (i * nm + m) + 1], w->n - (b + i) * PACK_ROWS);
+}
+
+INLINE void rows_f(const struct packed *w, int32_t b0, int32_t b1, const float *x, size_t ldx,
+                   float *dst, size_t ldd, enum pack_kind kind, int nm)
+{
+    int nb = nm == 1 ? 4 : nm == 2 ? 2 : 1;
+    int32_t b = b0;
+    for (; b1 - b >= nb; b += nb, dst += nb * PACK_ROWS)
+        tile_f(w, b, x, ldx, dst, ldd, kind, nb, nm);
+    for (; b < b1; b++, dst += PACK_ROWS)
+        tile_f(w, b, x, ldx, dst, ldd, kind, 1, nm);
+}
+
+INLINE void gemm_f_kind(const struct packed *w, int32_t b0, int32_t b1, const float *x, size_t ldx,
+                        int32_t nm, float *dst, size_t ldd, enum pack_kind kind)
+{
+    int32_t m = 0;
+    for (; nm - m >= 4; m += 4)
+        rows_f(w, b0, b1, x + (size_t)m * ldx, ldx, dst + (size_t)m * ldd, ldd, kind, 4);
+    x += (size_t)m * ldx;
+    dst += (size_t)m * ldd;
+    if (nm - m == 3)
+        rows_f(w, b0, b1, x, ldx, dst, ldd, kind, 3);
+    else if (nm - m == 2)
+        rows_f(w, b0, b1, x, ldx, dst, ldd, kind, 2);
+    else if (nm - m == 1)
+        rows_f(w, b0, b1, x, ldx, dst, ldd, kind, 1);
+}
+
+void gemm_f__avx2(const struct packed *w, int32_t b0, int32_t b1, const float *x, size_t ldx,
+                  int32_t nm, float *dst, size_t ldd, void *scratch)
+{
+    if (w->kind == PACK_F32)
+        gemm_f_kind(w, b0, b1, x, ldx, nm, dst, ldd, PACK_F32);
+    else if (w->kind == PACK_BF16)
+        gemm_f_kind(w, b0, b1, x, ldx, nm, dst, ldd, PACK_BF16);
+    else
+        gemm_f_kind(w, b0, b1, x, ldx, nm, dst, ldd, PACK_F16);
+}

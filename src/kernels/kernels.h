@@ -1,0 +1,143 @@
+/*
+ * kernels.h - the arithmetic of the engine as one table of functions, filled for an instruction
+ * set.
+ *
+ * Two kinds of function live below this header:
+ *  - the canonical arithmetic (docs/numerics.md): every entry of struct kernels. An entry gives the
+ *    same bits on every instruction set, for any number of rows, any split of the work. kernels/
+ *    generic is its portable form and the judge of the others.
+ *  - kernels/ref (ref.h): the plain truth in double, against which the canonical form is measured.
+ *
+ * Kernels are pure: pointers, sizes, no allocation, no threads, no state. All float vectors are
+ * float32. Inputs may be torn by a late pool worker (base/pool.h): a kernel stays inside its
+ * buffers whatever the values are. Callers have set flush-to-zero (cpu_fp_begin).
+ */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include "base/cpu.h"
+
+/* ---- packed weights ------------------------------------------------------------------------- *
+ * Rows (outputs) come in blocks of 16; N is padded to a multiple of 16 with zero weights. Inside a
+ * block the 16 rows are interleaved, so that a vector lane is a row and no sum crosses lanes.
+ *
+ * Integer formats (PACK_U4, PACK_U8), per block and per group of G inputs:
+ *
+ *     [16 scales][16 biases] [line 0][line 1]...           w = q * scale + bias
+ *
+ * A line is 64 bytes: one 32-bit word of each of the 16 rows. A word of PACK_U4 holds 8 codes, of
+ * PACK_U8 4 codes, ordered so that masking 16-bit halves gives neighbouring inputs as a pair:
+ *
+ *     U4 nibbles, low to high: k0 k2 k4 k6 k1 k3 k5 k7      U8 bytes: k0 k2 k1 k3
+ *
+ * Float formats (PACK_F32, PACK_BF16, PACK_F16), per block: for each input k, 16 row values.
+ */
+enum pack_kind { PACK_U4, PACK_U8, PACK_BF16, PACK_F16, PACK_F32 };
+enum scale_type { SCALE_F16, SCALE_BF16, SCALE_F32 }; /* of scales and biases */
+
+enum { PACK_ROWS = 16, GROUP_MAX = 128 };
+
+struct packed {
+    enum pack_kind kind;
+    enum scale_type scale;
+    int32_t group;      /* inputs per scale: 16, 32, 64 or 128; integer formats only */
+    int32_t n, k;       /* outputs (unpadded), inputs */
+    const uint8_t *p;   /* 64-byte aligned */
+    size_t block_bytes; /* bytes of one block of 16 rows */
+};
+
+size_t pack_scale_bytes(enum scale_type t);
+/* Bytes of one group of one block, and of a whole block. */
+size_t pack_group_bytes(enum pack_kind kind, enum scale_type scale, int32_t group);
+size_t pack_block_bytes(enum pack_kind kind, enum scale_type scale, int32_t group, int32_t k);
+static inline int32_t pack_n_block(int32_t n)
+{
+    return (n + PACK_ROWS - 1) / PACK_ROWS;
+}
+/* One row of weights as float32, exactly q*scale+bias with one rounding. dst: [k] */
+void pack_row_f32(const struct packed *w, int32_t row, float *dst);
+
+/* ---- quantized activations -------------------------------------------------------------------
+ * Per row and group: scale = amax/32512, a = rint(x * (32512/amax)), sum = (Σa)·scale.
+ * amax < 1e-30 counts as 0 (a = 0, scale = 0); a non-finite amax gives scale = NaN, a = 0. */
+struct qact {
+    int16_t *a;   /* [rows, k] natural order, row stride k */
+    float *scale; /* [rows, k/group] */
+    float *sum;   /* [rows, k/group] */
+    int32_t k, group;
+};
+
+/* ---- attention ------------------------------------------------------------------------------ *
+ * KV memory is paged: KV_PAGE tokens a page, one page table per sequence. In a page a (layer, kv
+ * head) has K and V laid out so that scores and outputs need no sums across lanes:
+ *
+ *   bf16   K [t/16][d/2][16 tokens][2 dims]     V [t/2][d][2 tokens]
+ *   f32    K [t/16][d][16 tokens]               V [t][d]
+ */
+enum { KV_PAGE = 64, ATTN_BLOCK = 256, ATTN_Q_MAX = 32, HEAD_DIM_MAX = 576 };
+enum kv_type { KV_BF16, KV_F32 };
+
+static inline size_t kv_elem_bytes(enum kv_type t)
+{
+    return t == KV_BF16 ? 2 : 4;
+}
+
+/* One kv head of one layer of a sequence, as attention sees it. */
+struct kv_head {
+    const uint8_t *const *pages; /* page table; entries past the end point at valid memory */
+    size_t k_off, v_off;         /* bytes from a page's start to this (layer, head)'s K and V */
+    int32_t dk, dv;              /* head sizes; multiples of 16, at most HEAD_DIM_MAX */
+    enum kv_type type;
+};
+
+/* Consecutive rows of one sequence and the query heads that share a kv head. */
+struct attn_tile {
+    const float *q;              /* row r, head h at q + r*q_stride + h*dk */
+    float *out;                  /* row r, head h at out + r*out_stride + h*dv */
+    size_t q_stride, out_stride; /* floats */
+    int32_t n_row, n_head;       /* n_row * n_head <= ATTN_Q_MAX; row r is at position pos + r */
+    int32_t pos;
+    int32_t window; /* 0 = none; otherwise a row sees itself and window-1 earlier tokens */
+    float scale;
+    const float *sinks; /* [n_head] one more logit in the denominator; NULL = none */
+    void *scratch;      /* ATTN_SCRATCH bytes, 64-byte aligned */
+};
+enum { ATTN_SCRATCH = ATTN_Q_MAX * 4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) };
+
+/* ---- the table ------------------------------------------------------------------------------ */
+struct kernels {
+    enum cpu_isa isa;
+
+    /* Quantizes one row x[k]; writes row r of q. */
+    void (*quantize)(const float *x, const struct qact *q, int32_t row);
+    /* dst[m*ldd + i] = (W x_m)[16*b0 + i] for rows m in [m0, m0+nm), outputs of blocks [b0, b1)
+     * (tail rows beyond w->n are not written). scratch: GEMM_SCRATCH bytes, 64-byte aligned. */
+    void (*gemm_q)(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x, int32_t m0,
+                   int32_t nm, float *dst, size_t ldd, void *scratch);
+    /* The same for float weights: one fused multiply-add chain over ascending k per output. */
+    void (*gemm_f)(const struct packed *w, int32_t b0, int32_t b1, const float *x, size_t ldx,
+                   int32_t nm, float *dst, size_t ldd, void *scratch);
+
+    /* y = x / sqrt(mean(x^2) + eps) * (w + add); w NULL = 1. n any. */
+    void (*rmsnorm)(float *y, const float *x, const float *w, float add, float eps, int32_t n);
+    /* y = silu(g) * u */
+    void (*swiglu)(float *y, const float *g, const float *u, int32_t n);
+    void (*add)(float *y, const float *a, const float *b, int32_t n);
+    /* Rotates one head of d floats, the first `dims` of them (even). cs: cos[dims/2], sin[dims/2].
+     * Pairs are (i, i+dims/2), or (2i, 2i+1) when interleaved. y != x. */
+    void (*rope)(float *y, const float *x, int32_t d, int32_t dims, const float *cs,
+                 bool interleaved);
+    /* Writes one token's K and V of one head into its page at slot t (0..KV_PAGE-1). */
+    void (*kv_put)(uint8_t *k, uint8_t *v, int32_t t, const float *kx, const float *vx, int32_t dk,
+                   int32_t dv, enum kv_type type);
+    /* Attention over blocks of ATTN_BLOCK tokens at absolute positions, merged in ascending
+     * order. */
+    void (*attn)(const struct attn_tile *t, const struct kv_head *kv);
+};
+
+enum { GEMM_SCRATCH = 64 * 1024 };
+
+/* The table of a level (at most cpu_best()); static storage. */
+const struct kernels *kernels_get(enum cpu_isa isa);
+
+#endif

@@ -1,0 +1,285 @@
+/*
+ * attn_tmpl.h - attention over paged KV, compiled for each instruction set.
+ *
+ * softmax(scale * q.K^T) V, computed per block of ATTN_BLOCK tokens at absolute positions (running
+ * maximum m, denominator l, output o) and merged in ascending block order. The result of a query
+ * depends on its position and its KV only: prefill tiles and single decode rows take the same
+ * steps.
+ *
+ *   in a block:  s_t = q.k_t (ascending dims);  m_b = max s;  p_t = e^(s_t - m_b)
+ *                l_b = sum p (16 lanes over ascending t, then the tree);  o_b = sum p_t v_t
+ * (ascending t) merge:       m' = max(m, m_b);  l = l e^(m-m') + l_b e^(m_b-m');  o likewise
+ */
+
+struct attn_state {
+    int32_t n_q;                        /* queries: row-major, n_head per row */
+    float *q;                           /* [n_q][dk] scaled */
+    float *p;                           /* [n_q][ATTN_BLOCK] scores, then weights */
+    float *o, *ob;                      /* [n_q][dv] */
+    float m[ATTN_Q_MAX], l[ATTN_Q_MAX]; /* running */
+    float mb[ATTN_Q_MAX], lb[ATTN_Q_MAX];
+};
+
+#define ATTN_INLINE static inline __attribute__((always_inline))
+
+ATTN_INLINE const uint8_t *kv_at(const struct kv_head *kv, int32_t t, size_t off)
+{
+    return kv->pages[t / KV_PAGE] + off;
+}
+
+/* ---- scores: NQ queries against NT groups of 16 tokens, lanes = tokens ----------------------- */
+
+ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t *const *k,
+                             int32_t dk, enum kv_type type, int nq, int nt)
+{
+    vf acc[8];
+    for (int i = 0; i < nq * nt; i++)
+        acc[i] = vf_set1(0);
+    for (int32_t d = 0; d < dk; d += 2)
+        for (int t = 0; t < nt; t++) {
+            vf k0, k1;
+            if (type == KV_BF16) {
+                vf_load_bf16x2(k[t] + (size_t)d * 32, &k0, &k1);
+            } else {
+                k0 = vf_load((const float *)(k[t] + (size_t)d * 64));
+                k1 = vf_load((const float *)(k[t] + (size_t)d * 64 + 64));
+            }
+            for (int i = 0; i < nq; i++) {
+                const float *x = q + (size_t)i * ldq + d;
+                acc[i * nt + t] = vf_fma(vf_set1(x[0]), k0, acc[i * nt + t]);
+                acc[i * nt + t] = vf_fma(vf_set1(x[1]), k1, acc[i * nt + t]);
+            }
+        }
+    for (int i = 0; i < nq; i++)
+        for (int t = 0; t < nt; t++)
+            vf_store(s + (size_t)i * ATTN_BLOCK + t * 16, acc[i * nt + t]);
+}
+
+ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                           int32_t n_group, int q0, int nq, int nt)
+{
+    const float *q = a->q + (size_t)q0 * (size_t)kv->dk;
+    float *s = a->p + (size_t)q0 * ATTN_BLOCK;
+    size_t group_bytes = (size_t)kv->dk * 16 * kv_elem_bytes(kv->type);
+    const uint8_t *k[8];
+    int32_t g = 0;
+    for (; g < n_group; g += nt) {
+        int n = n_group - g < nt ? 1 : nt;
+        for (int i = 0; i < n; i++) {
+            int32_t t = t0 + (g + i) * 16;
+            k[i] = kv_at(kv, t, kv->k_off) + (size_t)(t % KV_PAGE / 16) * group_bytes;
+        }
+        if (n == nt)
+            score_group(q, (size_t)kv->dk, s + g * 16, k, kv->dk, kv->type, nq, nt);
+        else {
+            score_group(q, (size_t)kv->dk, s + g * 16, k, kv->dk, kv->type, nq, 1);
+            g += 1 - nt;
+        }
+    }
+}
+
+static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                   int32_t n_group)
+{
+    int q0 = 0;
+    for (; a->n_q - q0 >= 4; q0 += 4)
+        score_run(a, kv, t0, n_group, q0, 4, 1);
+    switch (a->n_q - q0) {
+    case 3:
+        score_run(a, kv, t0, n_group, q0, 3, 2);
+        break;
+    case 2:
+        score_run(a, kv, t0, n_group, q0, 2, 2);
+        break;
+    case 1:
+        score_run(a, kv, t0, n_group, q0, 1, 4);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- weights: one query's scores of a block to e^(s - max), lanes outside [lo,hi) to 0 --------
+ */
+
+ATTN_INLINE vf mask_lanes(vf x, int32_t at, int32_t lo, int32_t hi, vf fill)
+{
+    if (hi - at < 16)
+        x = vf_first(hi - at, x, fill);
+    if (lo > at)
+        x = vf_first(lo - at, fill, x);
+    return x;
+}
+
+static void block_softmax(struct attn_state *a, int i, int32_t lo, int32_t hi, int32_t n_group)
+{
+    float *s = a->p + (size_t)i * ATTN_BLOCK;
+    vf low = vf_set1(-3.0e38f), m = low;
+    for (int32_t g = lo / 16; g * 16 < hi; g++)
+        m = vf_max(m, mask_lanes(vf_load(s + g * 16), g * 16, lo, hi, low));
+    a->mb[i] = vec_max(m);
+    vf mb = vf_set1(a->mb[i]), sum = vf_set1(0), zero = vf_set1(0);
+    for (int32_t g = 0; g < n_group; g++) {
+        vf p = zero;
+        if (g * 16 < hi && g * 16 + 16 > lo)
+            p = mask_lanes(vec_exp(vf_sub(vf_load(s + g * 16), mb)), g * 16, lo, hi, zero);
+        sum = vf_add(sum, p);
+        vf_store(s + g * 16, p);
+    }
+    a->lb[i] = vec_sum(sum);
+}
+
+/* ---- outputs: NQ queries, ND groups of 16 dims, lanes = dims ----------------------------------
+ */
+
+ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                              int32_t n_tok, int q0, int32_t d0, int nq, int nd)
+{
+    vf acc[8];
+    for (int i = 0; i < nq * nd; i++)
+        acc[i] = vf_set1(0);
+    const float *p = a->p + (size_t)q0 * ATTN_BLOCK;
+    size_t pair_bytes = (size_t)kv->dv * 2 * kv_elem_bytes(kv->type);
+    for (int32_t t = 0; t < n_tok; t += 2) {
+        const uint8_t *v =
+            kv_at(kv, t0 + t, kv->v_off) + (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes;
+        for (int j = 0; j < nd; j++) {
+            vf v0, v1;
+            if (kv->type == KV_BF16) {
+                vf_load_bf16x2(v + (size_t)(d0 + j * 16) * 4, &v0, &v1);
+            } else {
+                v0 = vf_load((const float *)v + d0 + j * 16);
+                v1 = vf_load((const float *)v + kv->dv + d0 + j * 16);
+            }
+            for (int i = 0; i < nq; i++) {
+                const float *w = p + (size_t)i * ATTN_BLOCK + t;
+                acc[i * nd + j] = vf_fma(vf_set1(w[0]), v0, acc[i * nd + j]);
+                acc[i * nd + j] = vf_fma(vf_set1(w[1]), v1, acc[i * nd + j]);
+            }
+        }
+    }
+    for (int i = 0; i < nq; i++)
+        for (int j = 0; j < nd; j++)
+            vf_store(a->ob + (size_t)(q0 + i) * (size_t)kv->dv + d0 + j * 16, acc[i * nd + j]);
+}
+
+ATTN_INLINE void output_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                            int32_t n_tok, int q0, int nq, int nd)
+{
+    int32_t d = 0;
+    for (; kv->dv - d >= 16 * nd; d += 16 * nd)
+        output_group(a, kv, t0, n_tok, q0, d, nq, nd);
+    for (; d < kv->dv; d += 16)
+        output_group(a, kv, t0, n_tok, q0, d, nq, 1);
+}
+
+static void outputs(const struct attn_state *a, const struct kv_head *kv, int32_t t0, int32_t n_tok)
+{
+    int q0 = 0;
+    for (; a->n_q - q0 >= 4; q0 += 4)
+        output_run(a, kv, t0, n_tok, q0, 4, 1);
+    switch (a->n_q - q0) {
+    case 3:
+        output_run(a, kv, t0, n_tok, q0, 3, 2);
+        break;
+    case 2:
+        output_run(a, kv, t0, n_tok, q0, 2, 2);
+        break;
+    case 1:
+        output_run(a, kv, t0, n_tok, q0, 1, 4);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- merging ----------------------------------------------------------------------------------
+ */
+
+static inline float exp1(float x)
+{
+    float t[16];
+    vf_store(t, vec_exp(vf_set1(x)));
+    return t[0];
+}
+
+static void merge(struct attn_state *a, int i, int32_t dv)
+{
+    float m = a->m[i] > a->mb[i] ? a->m[i] : a->mb[i];
+    float c0 = a->l[i] > 0 ? exp1(a->m[i] - m) : 0; /* nothing yet: exactly 0 */
+    float c1 = exp1(a->mb[i] - m);
+    a->l[i] = a->l[i] * c0 + a->lb[i] * c1;
+    a->m[i] = m;
+    float *o = a->o + (size_t)i * (size_t)dv, *ob = a->ob + (size_t)i * (size_t)dv;
+    for (int32_t d = 0; d < dv; d += 16)
+        vf_store(o + d, vf_fma(vf_load(o + d), vf_set1(c0), vf_mul(vf_load(ob + d), vf_set1(c1))));
+}
+
+static void attn_begin(struct attn_state *a, const struct attn_tile *t, const struct kv_head *kv)
+{
+    a->n_q = t->n_row * t->n_head;
+    float *s = t->scratch;
+    a->p = s;
+    a->q = a->p + (size_t)ATTN_Q_MAX * ATTN_BLOCK;
+    a->o = a->q + (size_t)ATTN_Q_MAX * HEAD_DIM_MAX;
+    a->ob = a->o + (size_t)ATTN_Q_MAX * HEAD_DIM_MAX;
+    vf scale = vf_set1(t->scale);
+    for (int32_t i = 0; i < a->n_q; i++) {
+        const float *q =
+            t->q + (size_t)(i / t->n_head) * t->q_stride + (size_t)(i % t->n_head) * (size_t)kv->dk;
+        for (int32_t d = 0; d < kv->dk; d += 16)
+            vf_store(a->q + (size_t)i * (size_t)kv->dk + d, vf_mul(vf_load(q + d), scale));
+        a->m[i] = -3.0e38f;
+        a->l[i] = 0;
+    }
+    memset(a->o, 0, (size_t)a->n_q * (size_t)kv->dv * sizeof *a->o);
+}
+
+static void attn_end(struct attn_state *a, const struct attn_tile *t, int32_t dv)
+{
+    for (int32_t i = 0; i < a->n_q; i++) {
+        int32_t head = i % t->n_head;
+        if (t->sinks) { /* a block with one token of weight 1 and value 0 */
+            a->mb[i] = t->sinks[head];
+            a->lb[i] = 1;
+            memset(a->ob + (size_t)i * (size_t)dv, 0, (size_t)dv * sizeof *a->ob);
+            merge(a, i, dv);
+        }
+        float *out = t->out + (size_t)(i / t->n_head) * t->out_stride + (size_t)head * (size_t)dv;
+        vf inv = vf_set1(1.0f / a->l[i]);
+        for (int32_t d = 0; d < dv; d += 16)
+            vf_store(out + d, vf_mul(vf_load(a->o + (size_t)i * (size_t)dv + d), inv));
+    }
+}
+
+static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
+{
+    struct attn_state a;
+    attn_begin(&a, t, kv);
+    int32_t last = t->pos + t->n_row; /* one past the newest visible token */
+    int32_t first = t->window && t->pos - t->window + 1 > 0 ? t->pos - t->window + 1 : 0;
+    for (int32_t b = first / ATTN_BLOCK * ATTN_BLOCK; b < last; b += ATTN_BLOCK) {
+        int32_t n_tok = last - b < ATTN_BLOCK ? last - b : ATTN_BLOCK;
+        int32_t n_group = (n_tok + 15) / 16;
+        scores(&a, kv, b, n_group);
+        bool seen[ATTN_Q_MAX];
+        for (int32_t i = 0; i < a.n_q; i++) {
+            int32_t pos = t->pos + i / t->n_head;
+            int32_t lo = t->window ? pos - t->window + 1 - b : 0, hi = pos + 1 - b;
+            lo = lo > 0 ? lo : 0;
+            hi = hi < ATTN_BLOCK ? hi : ATTN_BLOCK;
+            seen[i] = lo < hi;
+            if (seen[i])
+                block_softmax(&a, i, lo, hi, n_group);
+            else
+                memset(a.p + (size_t)i * ATTN_BLOCK, 0, (size_t)n_group * 64);
+        }
+        outputs(&a, kv, b, (n_tok + 1) & ~1);
+        for (int32_t i = 0; i < a.n_q; i++)
+            if (seen[i])
+                merge(&a, i, kv->dv);
+    }
+    attn_end(&a, t, kv->dv);
+}
+
+#undef ATTN_INLINE

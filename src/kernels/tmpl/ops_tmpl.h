@@ -1,0 +1,188 @@
+/*
+ * ops_tmpl.h - element-wise kernels, norms and the activation quantizer, written once over the
+ * 16-lane vectors of vec_*.h and compiled for each instruction set. Every reduction has one order:
+ * 16 partial results over ascending indices, then the tree of vec_sum.
+ */
+
+/* Tree over 16 lanes: i+8, i+4, i+2, i+1. */
+static inline float vec_sum(vf a)
+{
+    float t[16];
+    vf_store(t, a);
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++)
+            t[i] += t[i + step];
+    return t[0];
+}
+
+static inline float vec_max(vf a)
+{
+    float t[16];
+    vf_store(t, a);
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++)
+            t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
+    return t[0];
+}
+
+/* e^x by 2^n * P(r), x = n ln2 + r, |r| <= ln2/2, P the Taylor polynomial of degree 7 (error under
+ * 5e-9 relative). x is clamped to [-87.3, 88]; NaN stays NaN. */
+static inline vf vec_exp(vf x)
+{
+    x = vf_min(vf_set1(88.0f), vf_max(vf_set1(-87.3f), x));
+    vf n = vf_rint(vf_mul(x, vf_set1(1.44269504f)));
+    vf r = vf_fma(n, vf_set1(-0.693359375f), x);
+    r = vf_fma(n, vf_set1(2.12194440e-4f), r);
+    vf p = vf_set1(1.0f / 5040);
+    p = vf_fma(p, r, vf_set1(1.0f / 720));
+    p = vf_fma(p, r, vf_set1(1.0f / 120));
+    p = vf_fma(p, r, vf_set1(1.0f / 24));
+    p = vf_fma(p, r, vf_set1(1.0f / 6));
+    p = vf_fma(p, r, vf_set1(0.5f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+    return vf_mul(p, vf_pow2(n));
+}
+
+static inline int vec_left(int32_t i, int32_t n)
+{
+    return n - i < 16 ? n - i : 16;
+}
+
+static void tmpl_rmsnorm(float *y, const float *x, const float *w, float add, float eps, int32_t n)
+{
+    vf ss = vf_set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        vf v = vf_loadn(x + i, vec_left(i, n));
+        ss = vf_fma(v, v, ss);
+    }
+    float mean = vec_sum(ss) / (float)n;
+    vf r = vf_div(vf_set1(1.0f), vf_set1(sqrtf(mean + eps)));
+    for (int32_t i = 0; i < n; i += 16) {
+        int left = vec_left(i, n);
+        vf v = vf_mul(vf_loadn(x + i, left), r);
+        if (w)
+            v = vf_mul(v, vf_add(vf_loadn(w + i, left), vf_set1(add)));
+        vf_storen(y + i, v, left);
+    }
+}
+
+static void tmpl_swiglu(float *y, const float *g, const float *u, int32_t n)
+{
+    vf one = vf_set1(1.0f);
+    for (int32_t i = 0; i < n; i += 16) {
+        int left = vec_left(i, n);
+        vf v = vf_loadn(g + i, left);
+        vf e = vec_exp(vf_sub(vf_set1(0), v));
+        v = vf_div(v, vf_add(one, e));
+        vf_storen(y + i, vf_mul(v, vf_loadn(u + i, left)), left);
+    }
+}
+
+static void tmpl_add(float *y, const float *a, const float *b, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += 16) {
+        int left = vec_left(i, n);
+        vf_storen(y + i, vf_add(vf_loadn(a + i, left), vf_loadn(b + i, left)), left);
+    }
+}
+
+static void rope_halves(float *y, const float *x, int32_t half, const float *c, const float *s)
+{
+    for (int32_t i = 0; i < half; i += 16) {
+        int left = vec_left(i, half);
+        vf x1 = vf_loadn(x + i, left), x2 = vf_loadn(x + half + i, left);
+        vf co = vf_loadn(c + i, left), si = vf_loadn(s + i, left);
+        vf_storen(y + i, vf_sub(vf_mul(x1, co), vf_mul(x2, si)), left);
+        vf_storen(y + half + i, vf_add(vf_mul(x1, si), vf_mul(x2, co)), left);
+    }
+}
+
+static void tmpl_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs,
+                      bool interleaved)
+{
+    int32_t half = dims / 2;
+    const float *c = cs, *s = cs + half;
+    if (!interleaved)
+        rope_halves(y, x, half, c, s);
+    else
+        for (int32_t i = 0; i < half; i++) {
+            float x1 = x[2 * i], x2 = x[2 * i + 1];
+            y[2 * i] = x1 * c[i] - x2 * s[i];
+            y[2 * i + 1] = x1 * s[i] + x2 * c[i];
+        }
+    memcpy(y + dims, x + dims, (size_t)(d - dims) * sizeof *y);
+}
+
+/* A group's integers sum to at most 128 * 32512 < 2^24, so float32 lanes add them exactly. */
+static void tmpl_quantize(const float *x, const struct qact *q, int32_t row)
+{
+    int32_t n_group = q->k / q->group;
+    int16_t *a = q->a + (size_t)row * (size_t)q->k;
+    float *scale = q->scale + (size_t)row * (size_t)n_group;
+    float *sum = q->sum + (size_t)row * (size_t)n_group;
+    for (int32_t g = 0; g < n_group; g++, x += q->group, a += q->group) {
+        vf m = vf_set1(0), bad = vf_set1(0);
+        for (int32_t i = 0; i < q->group; i += 16) {
+            vf v = vf_load(x + i);
+            m = vf_max(vf_abs(v), m);
+            bad = vf_fma(v, vf_set1(0), bad);
+        }
+        float amax = vec_max(m), poison = vec_sum(bad);
+        bool zero = amax < 1e-30f || poison != 0; /* poison: NaN when any input is not finite */
+        vf inv = vf_set1(zero ? 0.0f : 32512.0f / amax);
+        vf total = vf_set1(0);
+        for (int32_t i = 0; i < q->group; i += 16) {
+            vf v = zero ? vf_set1(0) : vf_rint(vf_mul(vf_load(x + i), inv));
+            total = vf_add(total, v);
+            vf_store_i16(a + i, v);
+        }
+        scale[g] = poison != 0 ? poison : zero ? 0.0f : amax / 32512.0f;
+        sum[g] = vec_sum(total) * scale[g];
+    }
+}
+
+/* ---- KV memory ------------------------------------------------------------------------------ */
+
+/* Round to nearest even; NaN stays NaN. */
+static inline uint16_t bf16_of(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7FFFFFFFu) > 0x7F800000u)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7FFFu + (u >> 16 & 1)) >> 16);
+}
+
+static void kv_put_bf16(uint8_t *k, uint8_t *v, int32_t t, const float *kx, const float *vx,
+                        int32_t dk, int32_t dv)
+{
+    k += (size_t)(t / 16) * (size_t)dk * 32 + (size_t)(t % 16) * 4;
+    for (int32_t i = 0; i < dk; i += 2, k += 64) {
+        uint32_t pair = (uint32_t)bf16_of(kx[i]) | (uint32_t)bf16_of(kx[i + 1]) << 16;
+        memcpy(k, &pair, 4);
+    }
+    v += (size_t)(t / 2) * (size_t)dv * 4 + (size_t)(t % 2) * 2;
+    for (int32_t i = 0; i < dv; i++, v += 4) {
+        uint16_t h = bf16_of(vx[i]);
+        memcpy(v, &h, 2);
+    }
+}
+
+static void kv_put_f32(uint8_t *k, uint8_t *v, int32_t t, const float *kx, const float *vx,
+                       int32_t dk, int32_t dv)
+{
+    k += (size_t)(t / 16) * (size_t)dk * 64 + (size_t)(t % 16) * 4;
+    for (int32_t i = 0; i < dk; i++, k += 64)
+        memcpy(k, &kx[i], 4);
+    memcpy(v + (size_t)t * (size_t)dv * 4, vx, (size_t)dv * 4);
+}
+
+static void tmpl_kv_put(uint8_t *k, uint8_t *v, int32_t t, const float *kx, const float *vx,
+                        int32_t dk, int32_t dv, enum kv_type type)
+{
+    if (type == KV_BF16)
+        kv_put_bf16(k, v, t, kx, vx, dk, dv);
+    else
+        kv_put_f32(k, v, t, kx, vx, dk, dv);
+}
