@@ -2,11 +2,13 @@
  * sched.h - requests in, events out. The scheduler's own thread is the only one that touches the
  * model; any number of client threads submit generations and wait for their events.
  *
- * Life of a generation: sched_submit -> queued -> GEN_PROGRESS* (prompt read so far) ->
- * GEN_TOKEN* -> exactly one GEN_DONE or GEN_ERROR. Events wait in a bounded ring per generation; a
- * client that does not read them pauses its own generation only.
+ * Life of a generation: sched_submit -> queued -> GEN_PROGRESS* (prompt read so far; GEN_PROMPT
+ * among them) -> GEN_TOKEN* -> exactly one GEN_DONE or GEN_ERROR. Events wait in a bounded ring per
+ * generation; a client that does not read them pauses its own generation only: another one takes
+ * its lane until it reads again.
  *
- * Fair: generations are taken round robin over `client` keys, in order within one client.
+ * Fair: generations are taken round robin over `client` keys, in order within one client. All
+ * running ones advance together, one engine step at a time, long prompts in chunks between.
  */
 #ifndef SCHED_SCHED_H
 #define SCHED_SCHED_H
@@ -20,9 +22,9 @@ struct sched;
 struct gen;
 
 struct sched_params {
-    int32_t n_lane;      /* generations running together; 1 for now is the serial lane */
-    int32_t queue_max;   /* waiting generations before QN_BUSY; 0 = 64 */
-    int32_t chunk;       /* prompt tokens per step; 0 = lm.max_rows */
+    int32_t n_lane;    /* generations in one step, 1..lm.max_rows; 0 = 1, the serial lane */
+    int32_t queue_max; /* waiting generations before QN_BUSY; 0 = 64 */
+    int32_t chunk;     /* prompt tokens per step; 0 = lm.max_rows, which also limits it */
 };
 
 /* Starts the thread. lm and tok are borrowed for the scheduler's life. */
@@ -34,22 +36,32 @@ bool sched_drain(struct sched *s, int timeout_ms);
 /* Cancels what still runs, stops the thread, frees. All gens must be freed before. */
 void sched_free(struct sched *s);
 
-#define GEN_STOP_MAX 16
+#define GEN_STOP_MAX       16
+#define GEN_STOP_BYTES_MAX 4096 /* of one stop string */
 
 struct gen_params {
     const int32_t *prompt; /* copied */
     int32_t n_prompt;      /* >= 1, < lm.n_ctx */
-    int32_t max_tokens;    /* -1 = to the end of the context; 0 = none; clamped to what fits */
-    struct sample_params sample;
-    struct str stop[GEN_STOP_MAX]; /* copied; non-empty UTF-8 */
+    /* -1 = to the end of the context; clamped to what fits (n_ctx - n_prompt). 0 = GEN_DONE with
+     * GEN_LENGTH and no token, without running the model unless prompt_logprobs asks for it. */
+    int32_t max_tokens;
+    struct sample_params sample; /* bias is copied */
+    /* Copied; non-empty UTF-8. The match that begins first ends the text exactly before it; of two
+     * that begin together the shorter counts; see stops.h. */
+    struct str stop[GEN_STOP_MAX];
     int32_t n_stop;
     bool ignore_eos;
-    bool keep_special;   /* special tokens appear in the text */
-    bool prompt_logprobs; /* echo: one GEN_PROMPT event per prompt token before the answer */
-    uint64_t client;     /* fairness key */
+    bool keep_special; /* special tokens appear in the text */
+    /* Echo: one GEN_PROMPT event per prompt token before the answer. Its logprob is the model's own
+     * (no bias, no penalties), with sample.n_top alternatives; the first token has none (n_top -1),
+     * and none has when sample.n_top is -1. */
+    bool prompt_logprobs;
+    uint64_t client; /* fairness key */
 };
 
-/* QN_BUSY when the queue is full; QN_BAD_INPUT for parameters out of range (message names them). */
+/* QN_BUSY when the queue is full or the scheduler is draining; QN_BAD_INPUT for parameters out of
+ * range (the message names them), also for a prompt that leaves no room (with both counts). Any
+ * thread. The caller frees *out with gen_free. */
 enum qn_status sched_submit(struct sched *s, const struct gen_params *p, struct gen **out,
                             struct qn_err *err);
 
@@ -57,41 +69,51 @@ enum gen_kind {
     GEN_NONE = 0, /* gen_wait timed out */
     GEN_PROGRESS, /* n_done of n_prompt tokens read */
     GEN_PROMPT,   /* one prompt token with its logprob (echo) */
-    GEN_TOKEN,    /* one generated token; text may be empty while bytes or a possible stop are held */
+    GEN_TOKEN, /* one generated token; text may be empty while bytes or a possible stop are held */
     GEN_DONE,
     GEN_ERROR,
 };
 enum gen_finish { GEN_STOP_EOS, GEN_STOP_STRING, GEN_LENGTH, GEN_CANCELLED };
 
 struct gen_usage {
-    int32_t prompt_tokens, cached_tokens, completion_tokens;
+    int32_t prompt_tokens; /* all of the prompt, cached or not */
+    int32_t cached_tokens; /* of these, tokens that did not have to be computed */
+    /* Tokens really made: every GEN_TOKEN event (also those inside a stop string) plus the EOS
+     * token when it ended the answer, which is counted but has no event of its own. */
+    int32_t completion_tokens;
     int64_t queue_us, prefill_us, decode_us;
 };
 
 struct gen_event {
     enum gen_kind kind;
-    int32_t n_done;         /* GEN_PROGRESS */
-    struct sampled token;   /* GEN_TOKEN, GEN_PROMPT */
-    struct str text;        /* GEN_TOKEN and GEN_DONE (what was held back): bytes that became certain,
-                               valid UTF-8; lives until the next gen_wait on this gen */
+    int32_t n_done;       /* GEN_PROGRESS: prompt tokens read; GEN_PROMPT: this one's index + 1 */
+    struct sampled token; /* GEN_TOKEN, GEN_PROMPT */
+    struct str text;      /* GEN_TOKEN and GEN_DONE (what was held back): bytes that became certain,
+                             valid UTF-8; lives until the next gen_wait on this gen */
     enum gen_finish finish; /* GEN_DONE */
     int32_t stop_index;     /* which stop string, GEN_STOP_STRING; -1 otherwise */
     struct gen_usage usage; /* GEN_DONE */
     struct qn_err err;      /* GEN_ERROR */
 };
 
-/* Waits up to timeout_ms (-1 = for ever) for the next event. One thread per gen. */
+/* Waits up to timeout_ms (-1 = for ever, 0 = only looks) for the next event. One thread per gen.
+ * After the final event it returns that event again. Unread GEN_PROGRESS events merge. */
 void gen_wait(struct gen *g, int timeout_ms, struct gen_event *ev);
 /* Asks to stop at the next chunk or step boundary; a queued generation leaves at once. Any thread.
- * GEN_DONE with GEN_CANCELLED follows. */
+ * GEN_DONE with GEN_CANCELLED follows (text held back until then comes with it), unless the
+ * generation ended first. */
 void gen_cancel(struct gen *g);
-void gen_free(struct gen *g); /* cancels if still running; NULL is fine */
+/* Cancels if still running, without waiting for it. NULL is fine. */
+void gen_free(struct gen *g);
 
 struct sched_stats {
     int32_t running, waiting;
+    /* submitted = finished + failed + cancelled + running + waiting; rejected ones (QN_BUSY,
+     * QN_BAD_INPUT) are apart. */
     int64_t submitted, finished, failed, cancelled, rejected;
-    int64_t prompt_tokens, completion_tokens;
+    int64_t prompt_tokens, completion_tokens; /* computed so far; cached ones are not */
 };
+/* Any thread; a generation is counted as ended before its last event can be read. */
 void sched_stats(struct sched *s, struct sched_stats *out);
 
 #endif

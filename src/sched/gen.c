@@ -1,0 +1,359 @@
+/*
+ * gen.c - one generation: its parameters, its events, and what a drawn token leads to (text, stops,
+ * end). The scheduler decides when; this file what. See gen.h for who touches which field.
+ *
+ * Invariant: a client sees any number of events and then, for ever, the one final event.
+ */
+#include "sched/gen.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+#define WHERE "generation"
+
+/* ---- parameters and life ------------------------------------------------------------------- */
+
+static enum qn_status check(const struct lm *lm, const struct gen_params *p, struct qn_err *err)
+{
+    if (p->n_prompt < 1)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE, "the prompt is empty; at least one token is needed");
+    if (p->n_prompt >= lm->n_ctx)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "the prompt has %d tokens, but the context holds %d and the answer needs room for "
+                "at least one; shorten the prompt",
+                p->n_prompt, lm->n_ctx);
+    for (int32_t i = 0; i < p->n_prompt; i++)
+        if (p->prompt[i] < 0 || p->prompt[i] >= lm->n_vocab)
+            QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                    "prompt token %d has id %d; the model's ids are 0 to %d", i, p->prompt[i],
+                    lm->n_vocab - 1);
+    if (p->max_tokens < -1)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "max_tokens is %d; expected 0 or more, or -1 for no limit", p->max_tokens);
+    if (p->n_stop < 0 || p->n_stop > GEN_STOP_MAX)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE, "%d stop strings; at most %d are allowed", p->n_stop,
+                GEN_STOP_MAX);
+    for (int32_t i = 0; i < p->n_stop; i++)
+        if (p->stop[i].n == 0 || p->stop[i].n > GEN_STOP_BYTES_MAX)
+            QN_FAIL(err, QN_BAD_INPUT, WHERE, "stop[%d] has %zu bytes; expected 1 to %d", i,
+                    p->stop[i].n, GEN_STOP_BYTES_MAX);
+    return sample_params_check(&p->sample, lm->n_vocab, err);
+}
+
+static enum qn_status copy_params(struct gen *g, const struct lm *lm, const struct gen_params *p,
+                                  struct qn_err *err)
+{
+    size_t n_bias = (size_t)p->sample.n_bias;
+    g->p = *p;
+    g->prompt = malloc((size_t)p->n_prompt * sizeof *g->prompt);
+    g->bias = malloc((n_bias + 1) * sizeof *g->bias);
+    if (!g->prompt || !g->bias)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a prompt of %d tokens", p->n_prompt);
+    memcpy(g->prompt, p->prompt, (size_t)p->n_prompt * sizeof *g->prompt);
+    if (n_bias)
+        memcpy(g->bias, p->sample.bias, n_bias * sizeof *g->bias);
+    g->p.prompt = g->prompt;
+    g->p.sample.bias = g->bias;
+    int32_t fits = lm->n_ctx - p->n_prompt;
+    if (p->max_tokens < 0 || p->max_tokens > fits)
+        g->p.max_tokens = fits;
+    memset(g->p.stop, 0, sizeof g->p.stop);
+    return stops_create(p->stop, p->n_stop, &g->stops, err);
+}
+
+enum qn_status gen_create(struct sched *s, const struct lm *lm, const struct gen_params *p,
+                          struct gen **out, struct qn_err *err)
+{
+    QN_TRY(check(lm, p, err));
+    struct gen *g = calloc(1, sizeof *g);
+    if (!g)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a generation");
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->cv, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&g->mu, NULL);
+    g->s = s;
+    g->stop_index = -1;
+    atomic_init(&g->refs, 1);
+    atomic_init(&g->cancel, false);
+    enum qn_status st = copy_params(g, lm, p, err);
+    if (st != QN_OK) {
+        gen_unref(g);
+        return st;
+    }
+    g->usage.prompt_tokens = p->n_prompt;
+    g->submit_us = clock_us();
+    *out = g;
+    return QN_OK;
+}
+
+void gen_drop_work(struct gen *g)
+{
+    sampler_free(g->sampler);
+    detok_free(g->detok);
+    stops_free(g->stops);
+    buf_free(&g->piece);
+    g->sampler = NULL;
+    g->detok = NULL;
+    g->stops = NULL;
+}
+
+void gen_unref(struct gen *g)
+{
+    if (atomic_fetch_sub(&g->refs, 1) != 1)
+        return;
+    gen_drop_work(g);
+    ring_free(&g->ring);
+    buf_free(&g->end_text);
+    buf_free(&g->out);
+    free(g->prompt);
+    free(g->bias);
+    pthread_cond_destroy(&g->cv);
+    pthread_mutex_destroy(&g->mu);
+    free(g);
+}
+
+enum qn_status gen_start(struct gen *g, const struct lm *lm, const struct tok *tok,
+                         const struct ids *newline, struct qn_err *err)
+{
+    int32_t n_keep = 0;
+    int32_t *keep = malloc(((size_t)lm->n_eos + newline->n + 1) * sizeof *keep);
+    g->detok = detok_create(tok, g->p.keep_special);
+    if (!keep || !g->detok) {
+        free(keep);
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory to start a generation");
+    }
+    for (int32_t i = 0; i < lm->n_eos; i++)
+        keep[n_keep++] = lm->eos_ids[i];
+    for (size_t i = 0; i < newline->n; i++)
+        keep[n_keep++] = newline->v[i];
+    enum qn_status st = sampler_create(&g->p.sample, lm->n_vocab, keep, n_keep, &g->sampler, err);
+    free(keep);
+    QN_TRY(st);
+    sampler_prompt(g->sampler, g->prompt, g->p.n_prompt);
+    return QN_OK;
+}
+
+/* ---- events, the scheduler's side ---------------------------------------------------------- */
+
+int32_t gen_room(struct gen *g, int32_t need)
+{
+    pthread_mutex_lock(&g->mu);
+    int32_t room = ring_room(&g->ring);
+    g->paused = room < need;
+    pthread_mutex_unlock(&g->mu);
+    return room < need ? 0 : room;
+}
+
+/* Progress that nobody has read yet is brought up to date, so it never fills the ring. */
+void gen_emit_progress(struct gen *g)
+{
+    pthread_mutex_lock(&g->mu);
+    struct ring_event *e = ring_last(&g->ring);
+    if (!e || e->kind != GEN_PROGRESS)
+        e = ring_push(&g->ring);
+    e->kind = GEN_PROGRESS;
+    e->n_done = g->n_fed;
+    pthread_cond_signal(&g->cv);
+    pthread_mutex_unlock(&g->mu);
+}
+
+enum qn_status gen_emit_prompt(struct gen *g, int32_t at, const float *logits, struct qn_err *err)
+{
+    struct sampled token = {.id = g->prompt[at], .n_top = -1};
+    if (logits)
+        QN_TRY(sampler_score(g->sampler, logits, g->prompt[at], &token, err));
+    pthread_mutex_lock(&g->mu);
+    struct ring_event *e = ring_push(&g->ring);
+    e->kind = GEN_PROMPT;
+    e->token = token;
+    e->n_done = at + 1;
+    pthread_cond_signal(&g->cv);
+    pthread_mutex_unlock(&g->mu);
+    return QN_OK;
+}
+
+static bool is_eos(const struct lm *lm, int32_t id)
+{
+    for (int32_t i = 0; i < lm->n_eos; i++)
+        if (lm->eos_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* Nothing may have been lost for want of memory between the detokenizer and the client. */
+static enum qn_status text_ok(const struct gen *g, const struct buf *text, struct qn_err *err)
+{
+    if (g->piece.failed || text->failed || stops_failed(g->stops))
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for the answer's text");
+    return QN_OK;
+}
+
+enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
+                         struct gen_verdict *verdict, struct qn_err *err)
+{
+    struct sampled token;
+    *verdict = (struct gen_verdict){.stop_index = -1};
+    QN_TRY(sampler_draw(g->sampler, logits, g->n_made, &token, err));
+    g->n_made++;
+    g->last_id = token.id;
+    if (!g->p.ignore_eos && is_eos(lm, token.id)) {
+        *verdict = (struct gen_verdict){true, GEN_STOP_EOS, -1};
+        return QN_OK;
+    }
+    buf_clear(&g->piece);
+    detok_push(g->detok, token.id, &g->piece);
+
+    pthread_mutex_lock(&g->mu);
+    struct ring_event *e = ring_push(&g->ring);
+    e->kind = GEN_TOKEN;
+    e->token = token;
+    int32_t hit = stops_push(g->stops, buf_str(&g->piece), &e->text);
+    enum qn_status st = text_ok(g, &e->text, err);
+    pthread_cond_signal(&g->cv);
+    pthread_mutex_unlock(&g->mu);
+    QN_TRY(st);
+
+    if (hit >= 0)
+        *verdict = (struct gen_verdict){true, GEN_STOP_STRING, hit};
+    else if (g->n_made >= g->p.max_tokens)
+        *verdict = (struct gen_verdict){true, GEN_LENGTH, -1};
+    return QN_OK;
+}
+
+enum qn_status gen_flush(struct gen *g, struct gen_verdict *verdict, struct buf *text,
+                         struct qn_err *err)
+{
+    if (verdict->finish == GEN_STOP_STRING || !g->detok || !g->stops)
+        return QN_OK;
+    buf_clear(&g->piece);
+    detok_end(g->detok, &g->piece);
+    int32_t hit = stops_push(g->stops, buf_str(&g->piece), text);
+    if (hit < 0)
+        hit = stops_end(g->stops, text);
+    if (hit >= 0 && verdict->finish != GEN_CANCELLED)
+        *verdict = (struct gen_verdict){true, GEN_STOP_STRING, hit};
+    return text_ok(g, text, err);
+}
+
+/* Under mu. */
+static void set_ended(struct gen *g, enum gen_kind kind)
+{
+    g->end_kind = kind;
+    g->end_usage = g->usage;
+    g->ended = true;
+    pthread_cond_broadcast(&g->cv);
+}
+
+void gen_publish_done(struct gen *g, const struct gen_verdict *verdict, struct buf *text)
+{
+    pthread_mutex_lock(&g->mu);
+    g->finish = verdict->finish;
+    g->stop_index = verdict->stop_index;
+    g->end_text = *text;
+    *text = BUF_INIT;
+    set_ended(g, GEN_DONE);
+    pthread_mutex_unlock(&g->mu);
+}
+
+void gen_publish_error(struct gen *g, const struct qn_err *err)
+{
+    pthread_mutex_lock(&g->mu);
+    g->end_err = *err;
+    set_ended(g, GEN_ERROR);
+    pthread_mutex_unlock(&g->mu);
+}
+
+/* ---- the client's side --------------------------------------------------------------------- */
+
+static struct timespec deadline_of(int timeout_ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += timeout_ms / 1000;
+    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+/* Under mu: the next event into ev; false when there is none yet. */
+static bool take_event(struct gen *g, struct gen_event *ev)
+{
+    struct ring_event *e = ring_pop(&g->ring);
+    if (e) {
+        struct buf text = e->text; /* swap: the reader keeps this one until its next call */
+        e->text = g->out;
+        g->out = text;
+        ev->kind = e->kind;
+        ev->n_done = e->n_done;
+        ev->token = e->token;
+        ev->text = buf_str(&g->out);
+        return true;
+    }
+    if (!g->ended)
+        return false;
+    ev->kind = g->end_kind;
+    ev->finish = g->finish;
+    ev->stop_index = g->stop_index;
+    ev->text = buf_str(&g->end_text);
+    ev->usage = g->end_usage;
+    ev->err = g->end_err;
+    return true;
+}
+
+void gen_wait(struct gen *g, int timeout_ms, struct gen_event *ev)
+{
+    memset(ev, 0, sizeof *ev);
+    ev->stop_index = -1;
+    struct timespec until = deadline_of(timeout_ms > 0 ? timeout_ms : 0);
+    pthread_mutex_lock(&g->mu);
+    bool got = take_event(g, ev);
+    while (!got && timeout_ms != 0) {
+        int rc = timeout_ms < 0 ? pthread_cond_wait(&g->cv, &g->mu)
+                                : pthread_cond_timedwait(&g->cv, &g->mu, &until);
+        got = take_event(g, ev);
+        if (rc == ETIMEDOUT)
+            break;
+    }
+    /* Half the ring: a paused generation then runs on for a while, not for one event. */
+    bool resume = g->paused && ring_room(&g->ring) >= RING_CAP / 2;
+    if (resume)
+        g->paused = false;
+    pthread_mutex_unlock(&g->mu);
+    if (resume)
+        sched_poke(g->s);
+}
+
+void gen_cancel(struct gen *g)
+{
+    atomic_store(&g->cancel, true);
+    if (!sched_unqueue(g->s, g)) {
+        sched_poke(g->s);
+        return;
+    }
+    struct buf none = BUF_INIT;
+    struct gen_verdict verdict = {true, GEN_CANCELLED, -1};
+    g->usage.queue_us = clock_us() - g->submit_us;
+    gen_publish_done(g, &verdict, &none);
+    gen_unref(g);
+}
+
+void gen_free(struct gen *g)
+{
+    if (!g)
+        return;
+    pthread_mutex_lock(&g->mu);
+    bool ended = g->ended;
+    pthread_mutex_unlock(&g->mu);
+    if (!ended)
+        gen_cancel(g);
+    gen_unref(g);
+}

@@ -1,0 +1,40 @@
+/* lm_engine.c - the engine behind the scheduler's table of functions; see lm.h. */
+#include "sched/lm.h"
+
+static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
+{
+    struct qn_seq *q = NULL;
+    enum qn_status st = qn_seq_create(self, &q, err);
+    *seq = q;
+    return st;
+}
+
+static void seq_free(void *self, void *seq)
+{
+    qn_seq_free(seq);
+}
+
+static enum qn_status seq_truncate(void *self, void *seq, int32_t n, struct qn_err *err)
+{
+    return qn_seq_truncate(seq, n, err);
+}
+
+static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, struct qn_err *err)
+{
+    return qn_engine_step(self, items, n, err);
+}
+
+struct lm lm_of_engine(struct qn_engine *e)
+{
+    static const struct lm_ops ops = {seq_create, seq_free, seq_truncate, step};
+    const struct qn_model_info *info = qn_engine_info(e);
+    return (struct lm){
+        .ops = &ops,
+        .self = e,
+        .n_vocab = info->n_vocab,
+        .n_ctx = info->n_ctx,
+        .max_rows = qn_step_max_rows(e),
+        .eos_ids = info->eos_ids,
+        .n_eos = info->n_eos,
+    };
+}
