@@ -29,8 +29,14 @@ BANDWIDTH = {"1": {"best": 20.0, "median": 19.0, "gb_per_s": [20.0]},
 
 
 def quern_document(prefill, decode):
-    return {"version": "1", "results": [{"kind": "prefill", "tokens": 512, "tok_s": prefill},
-                                        {"kind": "decode", "tokens": 128, "tok_s": decode}]}
+    def result(kind, tokens, rate):
+        return {"kind": kind, "tokens": tokens, "depth": 0, "threads": 1,
+                "tok_s": {"median": rate, "min": 1, "max": 9999}, "samples": [rate]}
+    return {"version": "1", "model": {"name": "/secret/model", "arith": "canonical",
+                                      "step_bytes": 900},
+            "machine": {"isa": "avx2"},
+            "results": [result("prefill", 512, prefill), result("decode", 128, decode),
+                        {**result("decode", 128, 77), "depth": 4096}]}
 
 
 class Parsing(unittest.TestCase):
@@ -50,12 +56,12 @@ class Parsing(unittest.TestCase):
                     peer_programs.RunError, words):
                 peer_programs.llama_rates(text, *sizes)
 
-    def test_quern_bench_shapes(self):
-        for value, want in [(5.0, 5.0), ({"median": 7}, 7.0), ([1.0, 9.0, 2.0], 2.0)]:
-            rates, facts = peer_programs.quern_rates(
-                json.dumps(quern_document(value, 3)), 512, 128)
-            self.assertEqual(rates, {"prefill": want, "decode": 3.0})
-            self.assertEqual(facts, {"version": "1"})
+    def test_quern_bench(self):
+        rates, facts = peer_programs.quern_rates(json.dumps(quern_document(5, 3.5)), 512, 128)
+        self.assertEqual(rates, {"prefill": 5.0, "decode": 3.5})
+        self.assertEqual((facts["version"], facts["isa"], facts["arith"], facts["step_bytes"]),
+                         ("1", "avx2", "canonical", 900))
+        self.assertNotIn("name", facts)
 
     def test_quern_bench_refusals(self):
         other_size = quern_document(5, 3)
@@ -63,7 +69,7 @@ class Parsing(unittest.TestCase):
         for document, words in [
                 ({}, "results"), (quern_document(0, 1), "above 0"),
                 (quern_document(True, 1), "above 0"), (other_size, "no decode"),
-                ({"results": [{"kind": "prefill", "speed": 1}]}, "it has kind, speed")]:
+                ({"results": [{"kind": "prefill", "tokens": 512, "depth": 0}]}, "None")]:
             with self.subTest(words=words), self.assertRaisesRegex(
                     peer_programs.RunError, words):
                 peer_programs.quern_rates(json.dumps(document), 512, 128)
@@ -143,9 +149,10 @@ class WholeRun(unittest.TestCase):
         (self.path / "model" / "model.safetensors").write_bytes(b"x" * 1000)
         (self.path / "m.gguf").write_bytes(b"y" * 500)
         self.script("bin/llama-bench", f"cat <<'E'\n{json.dumps(LLAMA)}\nE\n")
-        self.script("bin/llama-completion", "echo ' prompt eval time = 1 ms / 10 tokens' >&2\n"
-                    "printf ok\n")
-        self.script("quern", "case $1 in\nversion) echo quern 9;;\ngenerate) printf ok;;\n"
+        self.script("bin/llama-completion", "echo 'version: 0.5 (x)' >&2\n"
+                    "echo ' prompt eval time = 1 ms / 10 tokens' >&2\nprintf ok\n")
+        self.script("quern", "case $1 in\nversion) echo quern 9;;\n"
+                    "generate) echo 'prompt:      10 tokens' >&2; printf ok;;\n"
                     f"bench) cat <<'E'\n{json.dumps(quern_document(1400, 260))}\nE\nesac\n")
 
     def script(self, name, body):
@@ -177,12 +184,22 @@ class WholeRun(unittest.TestCase):
         text = self.written(".json")[0].read_text()
         document = json.loads(text)
         self.assertEqual(document["programs"]["quern"]["weight_bytes"], 1000)
-        self.assertEqual({r["prompt_tokens"] for r in document["runs"]["first_token"]
-                          if r["program"] == "llama.cpp"}, {10})
+        self.assertEqual(document["programs"]["llama.cpp"]["version"], "llama.cpp 0.5")
+        self.assertEqual({r["prompt_tokens"] for r in document["runs"]["first_token"]}, {10})
         self.assertNotIn(self.folder.name, text + table)
         self.assertNotIn("secret", text)
         self.compare()
         self.assertEqual(len(self.written(".json")), 2)
+
+    def test_different_prompts_are_refused(self):
+        self.script("bin/llama-completion", "echo 'prompt eval time = 1 ms / 11 tokens' >&2\n"
+                    "printf ok\n")
+        with self.assertRaisesRegex(SystemExit, "different prompts"):
+            self.compare("--first-token-only")
+        self.script("bin/llama-completion", "printf ok\n")
+        with self.assertRaisesRegex(SystemExit, "no prompt token count"):
+            self.compare("--first-token-only")
+        self.assertEqual(self.written(""), [])
 
     def test_busy_and_alone(self):
         table = self.compare("--busy", "--only", "llama.cpp")
@@ -191,7 +208,8 @@ class WholeRun(unittest.TestCase):
         self.assertTrue(self.written(".json")[0].name.endswith("-busy.json"))
 
     def test_a_failing_program_writes_nothing(self):
-        self.script("quern", "[ $1 = version ] && echo quern 9 && exit 0\necho broken >&2\nexit 1\n")
+        self.script("quern", "[ $1 = version ] && echo quern 9 && exit 0\n"
+                    "echo broken >&2\nexit 1\n")
         with self.assertRaisesRegex(SystemExit, "broken"):
             self.compare()
         self.assertEqual(self.written(""), [])

@@ -16,6 +16,7 @@
 #     --print-bin    print the folder of the programs and stop; fails when they are not built
 # environment: ARCHIVE  a copy of the archive to use instead of fetching (its hash is checked too)
 #              JOBS     parallel compile jobs (default 2)
+# shellcheck disable=SC2086  # program lists are split into words on purpose
 set -eu
 
 version=0.3.36
@@ -65,7 +66,7 @@ fi
 check_tools() {
     missing=
     for pair in clang:clang clang++:clang cmake:cmake ninja:ninja-build python3:python3 \
-        sha256sum:coreutils tar:tar; do
+        sha256sum:coreutils tar:tar flock:util-linux; do
         command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair##*:}"
     done
     [ -z "$missing" ] ||
@@ -135,6 +136,8 @@ compile() {
 if ! built $programs $more; then
     check_tools
     mkdir -p "$root"
+    exec 9>"$root/lock" # a second run waits for the first and then finds its work done
+    flock 9
     fetch
     unpack
     configure

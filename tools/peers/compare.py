@@ -115,8 +115,12 @@ def measure_speed(options, programs, facts):
 def measure_first_token(options, programs):
     for program in programs:  # the run that warms the page cache is not counted
         program.first_token(options.cpus[:1], 1)
-    return interleave(options, programs, lambda program, cpus:
-                      program.first_token(cpus, options.first_token_decode))
+    records = interleave(options, programs, lambda program, cpus:
+                         program.first_token(cpus, options.first_token_decode))
+    counts = {r["program"]: r["prompt_tokens"] for r in records}
+    if len(set(counts.values())) > 1:
+        raise peer_programs.RunError(f"the programs read different prompts: tokens {counts}")
+    return records
 
 
 def measure_bandwidth(options):
@@ -159,7 +163,10 @@ def bandwidth_cell(document, row, program):
     """Decode reads every weight once a token; prefill does not, so it has no such figure."""
     if row["kind"] != "decode":
         return ""
-    rate = row["tok_per_s"][program]["median"] * document["programs"][program]["weight_bytes"] / 1e9
+    facts = document["programs"][program]
+    bench = facts.get("bench", {})
+    step = bench.get("step_bytes") or bench.get("model_size") or facts["weight_bytes"]
+    rate = row["tok_per_s"][program]["median"] * step / 1e9
     best = best_bandwidth(document, row["threads"])
     return f"{rate:.1f} ({100 * rate / best:.0f} %)" if best else f"{rate:.1f}"
 
@@ -199,8 +206,7 @@ def markdown(document):
         f"{cpu['cpus']} CPUs, {' '.join(cpu['isa'])}"
         + (", virtual machine" if cpu["hypervisor"] else "") + f"; kernel {m['kernel']}",
         f"- Model file: {document['gguf']['name']}, SHA-256 `{document['gguf']['sha256']}`",
-        *(f"- {name}: {p['version']}, weights {p['weight_bytes'] / MB:.1f} MB"
-          for name, p in document["programs"].items()),
+        *(program_line(name, p) for name, p in document["programs"].items()),
         f"- quern commit: {document['commit']}",
         f"- {s['rounds']} rounds, interleaved, pinned to CPUs {s['cpus']}; other load: "
         + (busy if s["busy"] else "none started by this measurement"),
@@ -211,6 +217,13 @@ def markdown(document):
     if document["speed"]:
         lines += speed_table(document) + scaling_table(document)
     return "\n".join(lines + first_token_table(document)) + "\n"
+
+
+def program_line(name, facts):
+    bench = facts.get("bench", {})
+    details = [f"{k} {bench[k]}" for k in ("isa", "arith") if bench.get(k)]
+    weights = f"weights {facts['weight_bytes'] / MB:.1f} MB"
+    return ", ".join([f"- {name}: {facts['version']}", weights, *details])
 
 
 def bandwidth_lines(document):

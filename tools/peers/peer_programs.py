@@ -10,7 +10,6 @@ import json
 import os
 import pathlib
 import re
-import statistics
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ import peer_machine
 
 # Ten tokens in the GPT-2 style vocabulary of SmolLM2 (both programs report the count they saw).
 TEN_TOKENS = "The capital of France is Paris. It is a"
+CONTEXT = 512  # of the first-token test: the size of both KV stores
 TIMEOUT_S = 900
 
 
@@ -26,10 +26,10 @@ class RunError(Exception):
     """A program failed or printed something that cannot be read."""
 
 
-def run(command, env=None):
-    """Standard output of the command; its last words when it fails."""
+def finished(command):
+    """The completed process; its last words in the error when it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=env,
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S,
                               check=False, errors="replace", stdin=subprocess.DEVNULL)
     except FileNotFoundError as e:
         raise RunError(f"{e.filename}: not found") from e
@@ -38,7 +38,18 @@ def run(command, env=None):
     if done.returncode != 0:
         tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise RunError(f"{' '.join(command)}: exit status {done.returncode}\n{tail}")
-    return done.stdout
+    return done
+
+
+def run(command):
+    """Standard output of the command."""
+    return finished(command).stdout
+
+
+def run_all(command):
+    """Standard output and error of the command."""
+    done = finished(command)
+    return done.stdout + done.stderr
 
 
 def positive(value, what):
@@ -72,51 +83,38 @@ def llama_rates(output, prefill, decode):
     return rates, facts
 
 
-RATE_KEYS = ("median_tok_s", "median_tok_per_s", "tok_s", "tok_per_s", "tokens_per_second",
-             "tokens_per_s")
-
-
-def quern_rate(result):
-    """The rate in one result of `quern bench`: a number, {"median": x}, or a list of samples."""
-    for key in RATE_KEYS:
-        value = result.get(key)
-        if isinstance(value, dict):
-            value = value.get("median")
-        if isinstance(value, list) and value:
-            value = statistics.median(value)
-        if value is not None:
-            return positive(value, f"quern bench {key}")
-    raise RunError(f"quern bench: a result has none of {', '.join(RATE_KEYS)}; "
-                   f"it has {', '.join(sorted(result))}")
-
-
 def quern_rates(output, prefill, decode):
-    """The same two rates from `quern bench --format json`.
-
-    It holds "results", a list with one object per test: its kind under "kind" or "test"
-    ("prefill" or "decode", or llama-bench's "pp512", "tg128"), its size under "tokens" if given.
-    """
+    """The same two rates, and the run's facts, from `quern bench --format json`."""
     document = parse_json(output, "quern bench")
-    results = document.get("results") if isinstance(document, dict) else document
-    if not isinstance(results, list):
+    if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         raise RunError('quern bench: no list "results" in its output')
     wanted = {"prefill": prefill, "decode": decode}
-    names = {"prefill": "prefill", "decode": "decode",
-             f"pp{prefill}": "prefill", f"tg{decode}": "decode"}
     rates = {}
-    for result in results:
-        kind = names.get(str(result.get("kind", result.get("test"))))
-        if kind and result.get("tokens", wanted[kind]) == wanted[kind]:
-            rates[kind] = quern_rate(result)
-    for kind in wanted:
+    for result in document["results"]:
+        kind = result.get("kind")
+        if wanted.get(kind) == result.get("tokens") and result.get("depth") == 0:
+            rates[kind] = positive(result.get("tok_s", {}).get("median"),
+                                   f"quern bench {kind} tok_s.median")
+    for kind, size in wanted.items():
         if kind not in rates:
-            raise RunError(f"quern bench: no {kind} result of {wanted[kind]} tokens in its output")
-    facts = {k: v for k, v in document.items() if k != "results"} \
-        if isinstance(document, dict) else {}
-    return rates, facts
+            raise RunError(f"quern bench: no {kind} result of {size} tokens in its output")
+    model, machine = document.get("model", {}), document.get("machine", {})
+    return rates, {"version": document.get("version"), "isa": machine.get("isa"),
+                   **{k: model.get(k) for k in ("family", "arith", "parameters", "weight_bytes",
+                                                "step_bytes", "kv_token_bytes",
+                                                "bits_per_weight")}}
 
 
-def first_byte(command, env=None):
+def number_in(pattern, text):
+    """The whole number that the pattern's group finds; a program that does not say it is refused:
+    without the count nobody knows that both read the same prompt."""
+    found = re.search(pattern, text)
+    if not found:
+        raise RunError(f"no prompt token count ({pattern}) on standard error: {text[-300:]!r}")
+    return int(found.group(1))
+
+
+def first_byte(command):
     """Runs the command; seconds to its first byte on stdout and to its end, peak RSS, stderr.
 
     The peak is the kernel's ru_maxrss of the child (resident file pages included). It cannot be
@@ -125,7 +123,7 @@ def first_byte(command, env=None):
     start = time.monotonic()
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE, env=env)
+                                 stderr=subprocess.PIPE)
     except FileNotFoundError as e:
         raise RunError(f"{e.filename}: not found") from e
     errors = []
@@ -160,8 +158,13 @@ class LlamaCpp:
         self.extra = list(extra)
 
     def version(self):
-        root = self.bin.resolve().parent.parent.name
-        return root if root.startswith("llama.cpp-") else "llama.cpp, version unknown"
+        """What the program says of itself, and the archive that the cache folder is named after."""
+        said = re.search(r"version[ :]+(\S+)", run_all([str(self.bin / "llama-completion"),
+                                                       "--version"]))
+        archive = self.bin.resolve().parent.parent.name
+        return (f"llama.cpp {said.group(1) if said else '(version unknown)'}"
+                + (f" of llama-cpp-python {archive[10:]}"
+                   if archive.startswith("llama.cpp-") else ""))
 
     def weight_bytes(self):
         return self.gguf.stat().st_size
@@ -175,10 +178,9 @@ class LlamaCpp:
     def first_token(self, cpus, tokens):
         result, stderr = first_byte(peer_machine.pinned(cpus, [
             str(self.bin / "llama-completion"), "-m", str(self.gguf), "-t", str(len(cpus)),
-            "-p", TEN_TOKENS, "-n", str(tokens), "-c", "512", "--temp", "0", "-no-cnv",
+            "-p", TEN_TOKENS, "-n", str(tokens), "-c", str(CONTEXT), "--temp", "0", "-no-cnv",
             "--no-display-prompt", "--simple-io", "--no-warmup", "--perf"]))
-        seen = re.search(r"prompt eval time.*?/\s*(\d+) tokens", stderr)
-        result["prompt_tokens"] = int(seen.group(1)) if seen else None
+        result["prompt_tokens"] = number_in(r"prompt eval time.*?/\s*(\d+) tokens", stderr)
         return result
 
 
@@ -209,8 +211,9 @@ class Quern:
         return quern_rates(output, prefill, decode)
 
     def first_token(self, cpus, tokens):
-        result, _ = first_byte(peer_machine.pinned(cpus, [
-            self.program, "generate", "--model", str(self.model), "--raw", "--threads",
-            str(len(cpus)), "--temperature", "0", "--max-tokens", str(tokens),
-            "--prompt", TEN_TOKENS]))
+        result, stderr = first_byte(peer_machine.pinned(cpus, [
+            self.program, "generate", "--model", str(self.model), "--raw", "--stats", "--threads",
+            str(len(cpus)), "--ctx", str(CONTEXT), "--temperature", "0", "--max-tokens",
+            str(tokens), "--prompt", TEN_TOKENS]))
+        result["prompt_tokens"] = number_in(r"prompt:\s+(\d+) tokens", stderr)
         return result
