@@ -1,0 +1,77 @@
+# Front door. The build itself is Meson's (meson.build); this file sets things up and forwards.
+# Variables: BUILD (build folder), MODEL (name for `make run`), HOST, PORT, J (parallel jobs).
+
+BUILD ?= build
+MODEL ?= smollm2
+HOST  ?= 127.0.0.1
+PORT  ?= 8080
+J     ?= $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test build check asan tsan clang fuzz kcheck bench format format-check install clean
+MAKEFLAGS += --no-print-directory
+
+help: ## this list
+	@echo "make TARGET; the targets:"
+	@sed -n 's/^\([a-z -]*\):.*## \(.*\)/\1|\2/p' Makefile | \
+	  while IFS='|' read -r t d; do printf '  %-16s %s\n' "$$t" "$$d"; done
+
+run: ## set up, build, fetch the default model once and serve it on HOST:PORT
+	@tools/setup.sh run $(BUILD)
+	@$(MAKE) --silent compile
+	@$(BUILD)/quern get $(MODEL)
+	@exec $(BUILD)/quern serve --model $(MODEL) --host $(HOST) --port $(PORT)
+
+test: ## set up and run every test: the last line is "N passed, N failed, N skipped"
+	@tools/setup.sh test $(BUILD)
+	@python3 tools/run_tests.py --build $(BUILD)
+
+build: ## set up and build $(BUILD)/quern
+	@tools/setup.sh run $(BUILD)
+	@$(MAKE) compile
+
+# `make run` configures without the tests, so that it needs no test library; `make test` turns them
+# on. Quiet when there is nothing to do: `make run` should start at once.
+.PHONY: compile
+compile:
+	@test -f $(BUILD)/build.ninja || \
+	  meson setup $(BUILD) -Dtests=auto > $(BUILD).setup.log 2>&1 || \
+	  { cat $(BUILD).setup.log; rm -f $(BUILD).setup.log; exit 1; }
+	@rm -f $(BUILD).setup.log
+	@ninja -C $(BUILD) -j $(J) --quiet src/cli/quern
+	@ln -sf src/cli/quern $(BUILD)/quern
+
+check: ## the quick part of the tests: source checks and the gcc build's tests
+	@tools/setup.sh test $(BUILD)
+	@python3 tools/run_tests.py --build $(BUILD) --quick
+
+asan tsan clang: ## that stage of the tests alone
+	@tools/setup.sh test $(BUILD)
+	@python3 tools/run_tests.py --build $(BUILD) $@
+
+FUZZ_SECONDS ?= 60
+fuzz: ## libFuzzer over every target, FUZZ_SECONDS each (or T=name for one)
+	@tools/setup.sh test $(BUILD)
+	@tools/fuzz.sh $(BUILD)/fuzz $(FUZZ_SECONDS) $(T)
+
+kcheck: ## every kernel against the reference, with timings (ARGS=...)
+	@$(MAKE) build
+	@ninja -C $(BUILD) -j $(J) --quiet tests/kcheck/kcheck
+	@$(BUILD)/tests/kcheck/kcheck $(ARGS)
+
+bench: ## speed of the default model (ARGS=... goes to quern bench)
+	@$(MAKE) build
+	@$(BUILD)/quern get $(MODEL)
+	@$(BUILD)/quern bench --model $(MODEL) $(ARGS)
+
+format: ## clang-format over all C files
+	@tools/format.sh
+
+format-check: ## is everything formatted?
+	@tools/format.sh --check
+
+install: build ## install quern (DESTDIR, meson's prefix)
+	@meson install -C $(BUILD) --no-rebuild
+
+clean: ## remove the build folder; models in the cache stay
+	@rm -rf $(BUILD)
