@@ -4,6 +4,7 @@
 #include "cli/verbs.h"
 
 static const struct cli_verb *const verbs[] = {
+    &verb_convert,
     &verb_version,
     &verb_help,
 };

@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 
+extern const struct cli_verb verb_convert;
 extern const struct cli_verb verb_help;
 extern const struct cli_verb verb_version;
 

@@ -1,0 +1,761 @@
+/*
+ * gguf_arch.c - the tables of architectures and tensors, and config.json; see gguf_arch.h.
+ *
+ * A tensor row gives the expected shape as letters, innermost dimension first: h hidden, q heads x
+ * head size, k kv heads x head size, d head size, f feed-forward, m expert feed-forward, e experts,
+ * v vocabulary. Facts follow the public GGUF key list and the checkpoint formats of the families.
+ */
+#include "import/gguf_arch.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "import/gguf_blocks.h"
+
+enum {
+    ROW_GLOBAL = 1,  /* not inside blk.N */
+    ROW_OPT = 2,     /* may be absent */
+    ROW_BIAS = 4,    /* name.bias instead of name.weight */
+    ROW_PERM = 8,    /* q/k rows re-paired: llama only */
+    ROW_MINUS1 = 16, /* gemma norms */
+    ROW_CONFIG = 32, /* read into config.json, no tensor */
+};
+
+struct row {
+    const char *gguf, *mlx, *shape;
+    int flags;
+};
+
+struct arch_def {
+    const char *name, *model_type, *hf_class;
+    const struct row *rows;
+    bool own_head_dim; /* config.json has head_dim */
+    bool gemma;
+    bool moe;
+    double rope_base; /* when the file does not say */
+};
+
+#define ROWS_COMMON(minus)                                                                         \
+    {"token_embd", "model.embed_tokens", "hv", ROW_GLOBAL},                                        \
+        {"output_norm", "model.norm", "h", ROW_GLOBAL | (minus)},                                  \
+        {"output", "lm_head", "hv", ROW_GLOBAL | ROW_OPT},                                         \
+        {"attn_norm", "input_layernorm", "h", minus},                                              \
+        {"attn_output", "self_attn.o_proj", "qh", 0},                                              \
+    {                                                                                              \
+        "attn_v", "self_attn.v_proj", "hk", 0                                                      \
+    }
+#define ROWS_QK(perm)                                                                              \
+    {"attn_q", "self_attn.q_proj", "hq", perm},                                                    \
+    {                                                                                              \
+        "attn_k", "self_attn.k_proj", "hk", perm                                                   \
+    }
+#define ROWS_MLP                                                                                   \
+    {"ffn_gate", "mlp.gate_proj", "hf", 0}, {"ffn_up", "mlp.up_proj", "hf", 0},                    \
+    {                                                                                              \
+        "ffn_down", "mlp.down_proj", "fh", 0                                                       \
+    }
+#define ROWS_QKV_BIAS(flags)                                                                       \
+    {"attn_q", "self_attn.q_proj", "q", ROW_BIAS | (flags)},                                       \
+        {"attn_k", "self_attn.k_proj", "k", ROW_BIAS | (flags)},                                   \
+    {                                                                                              \
+        "attn_v", "self_attn.v_proj", "k", ROW_BIAS | ((flags)&ROW_OPT)                            \
+    }
+#define ROWS_QK_NORM(minus)                                                                        \
+    {"attn_q_norm", "self_attn.q_norm", "d", minus},                                               \
+    {                                                                                              \
+        "attn_k_norm", "self_attn.k_norm", "d", minus                                              \
+    }
+
+static const struct row LLAMA[] = {
+    ROWS_COMMON(0),
+    ROWS_QK(ROW_PERM),
+    ROWS_MLP,
+    ROWS_QKV_BIAS(ROW_OPT | ROW_PERM),
+    {"attn_output", "self_attn.o_proj", "h", ROW_BIAS | ROW_OPT},
+    {"ffn_gate", "mlp.gate_proj", "f", ROW_BIAS | ROW_OPT},
+    {"ffn_up", "mlp.up_proj", "f", ROW_BIAS | ROW_OPT},
+    {"ffn_down", "mlp.down_proj", "h", ROW_BIAS | ROW_OPT},
+    {"ffn_norm", "post_attention_layernorm", "h", 0},
+    {"rope_freqs", "", "", ROW_GLOBAL | ROW_OPT | ROW_CONFIG},
+    {0},
+};
+static const struct row QWEN2[] = {
+    ROWS_COMMON(0),
+    ROWS_QK(0),
+    ROWS_MLP,
+    ROWS_QKV_BIAS(0),
+    {"ffn_norm", "post_attention_layernorm", "h", 0},
+    {0},
+};
+static const struct row QWEN3[] = {
+    ROWS_COMMON(0),
+    ROWS_QK(0),
+    ROWS_MLP,
+    ROWS_QK_NORM(0),
+    {"ffn_norm", "post_attention_layernorm", "h", 0},
+    {0},
+};
+static const struct row QWEN3MOE[] = {
+    ROWS_COMMON(0),
+    ROWS_QK(0),
+    ROWS_QK_NORM(0),
+    {"ffn_norm", "post_attention_layernorm", "h", 0},
+    {"ffn_gate_inp", "mlp.gate", "he", 0},
+    {"ffn_gate_exps", "mlp.switch_mlp.gate_proj", "hme", 0},
+    {"ffn_up_exps", "mlp.switch_mlp.up_proj", "hme", 0},
+    {"ffn_down_exps", "mlp.switch_mlp.down_proj", "mhe", 0},
+    {0},
+};
+static const struct row GEMMA3[] = {
+    ROWS_COMMON(ROW_MINUS1),
+    ROWS_QK(0),
+    ROWS_MLP,
+    ROWS_QK_NORM(ROW_MINUS1),
+    {"post_attention_norm", "post_attention_layernorm", "h", ROW_MINUS1},
+    {"ffn_norm", "pre_feedforward_layernorm", "h", ROW_MINUS1},
+    {"post_ffw_norm", "post_feedforward_layernorm", "h", ROW_MINUS1},
+    {0},
+};
+
+static const struct arch_def ARCH[] = {
+    {"llama", "llama", "LlamaForCausalLM", LLAMA, true, false, false, 10000},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", QWEN2, false, false, false, 10000},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", QWEN3, true, false, false, 10000},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", QWEN3MOE, true, false, true, 10000},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", GEMMA3, true, true, false, 1000000},
+};
+#define N_ARCH (sizeof ARCH / sizeof *ARCH)
+
+/* Keys whose meaning is read below, or that say nothing about the arithmetic. */
+static const char *const KEYS[] = {
+    "vocab_size",
+    "context_length",
+    "embedding_length",
+    "block_count",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.layer_norm_rms_epsilon",
+    "attention.key_length",
+    "attention.value_length",
+    "rope.freq_base",
+    "rope.dimension_count",
+    "rope.scaling.type",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",
+    "rope.scaling.attn_factor",
+    "rope.scaling.yarn_log_multiplier",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+    "rope.scale_linear",
+    "tensor_data_layout",
+};
+static const char *const KEYS_MOE[] = {
+    "expert_count",
+    "expert_used_count",
+    "expert_feed_forward_length",
+};
+static const char *const KEYS_GEMMA[] = {
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "rope.freq_base_swa",
+};
+
+struct key {
+    char z[160];
+};
+
+static struct key key_of(const struct arch_model *m, const char *suffix)
+{
+    struct key k;
+    snprintf(k.z, sizeof k.z, "%s.%s", m->def->name, suffix);
+    return k;
+}
+
+static bool listed(const char *const *list, size_t n, struct str s)
+{
+    for (size_t i = 0; i < n; i++)
+        if (str_eqz(s, list[i]))
+            return true;
+    return false;
+}
+#define LISTED(a, s) listed(a, sizeof(a) / sizeof *(a), s)
+
+static enum qn_status check_keys(const struct arch_model *m, struct qn_err *err)
+{
+    struct str prefix = str_of(key_of(m, "").z);
+    for (size_t i = 0; i < m->g->n_kv; i++) {
+        struct str k = m->g->kv[i].key;
+        if (!str_starts(k, prefix))
+            continue;
+        struct str s = {k.p + prefix.n, k.n - prefix.n};
+        if (LISTED(KEYS, s) || (m->def->moe && LISTED(KEYS_MOE, s)) ||
+            (m->def->gemma && LISTED(KEYS_GEMMA, s)))
+            continue;
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": metadata " STR_FMT
+                        " is not known for the architecture %s; it may change "
+                        "the arithmetic, so the file is refused",
+                STR_ARG(m->g->name), STR_ARG(k), m->def->name);
+    }
+    return QN_OK;
+}
+
+static enum qn_status unknown_arch(const struct gguf *g, struct str name, struct qn_err *err)
+{
+    char list[256] = "";
+    for (size_t i = 0, n = 0; i < N_ARCH && n < sizeof list; i++)
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", ARCH[i].name);
+    QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+            STR_FMT ": general.architecture is \"" STR_FMT "\"; known are %s", STR_ARG(g->name),
+            STR_ARG(name), list);
+}
+
+/* ---- dimensions ------------------------------------------------------------------------------ */
+
+/* A required size. */
+static enum qn_status need(const struct arch_model *m, const char *suffix, int64_t max,
+                           int64_t *out, struct qn_err *err)
+{
+    struct key k = key_of(m, suffix);
+    if (!gguf_find(m->g, k.z))
+        QN_FAIL(err, QN_BAD_INPUT, "gguf", STR_FMT ": metadata %s is missing", STR_ARG(m->g->name),
+                k.z);
+    return gguf_i64(m->g, k.z, 0, 1, max, out, err);
+}
+
+static enum qn_status opt(const struct arch_model *m, const char *suffix, int64_t def, int64_t max,
+                          int64_t *out, struct qn_err *err)
+{
+    return gguf_i64(m->g, key_of(m, suffix).z, def, 1, max, out, err);
+}
+
+/* A size that some files give per layer: all layers must agree. */
+static enum qn_status need_per_layer(const struct arch_model *m, const char *suffix, int64_t def,
+                                     int64_t *out, struct qn_err *err)
+{
+    struct key k = key_of(m, suffix);
+    const struct gguf_kv *kv = gguf_find(m->g, k.z);
+    if (!kv || !kv->is_arr)
+        return def ? opt(m, suffix, def, 1 << 20, out, err) : need(m, suffix, 1 << 20, out, err);
+    bool is_int = kv->type != GGUF_STR && kv->type != GGUF_F32 && kv->type != GGUF_F64;
+    bool same = is_int && kv->n > 0;
+    for (uint64_t i = 0; same && i < kv->n; i++)
+        same = gguf_arr_i64(kv, i) == gguf_arr_i64(kv, 0);
+    if (!same || gguf_arr_i64(kv, 0) < 1 || gguf_arr_i64(kv, 0) > 1 << 20)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": metadata %s differs between layers, which MLX's %s cannot express",
+                STR_ARG(m->g->name), k.z, m->def->model_type);
+    *out = gguf_arr_i64(kv, 0);
+    return QN_OK;
+}
+
+static enum qn_status expect_dim(const struct arch_model *m, const char *suffix, int64_t want,
+                                 struct qn_err *err)
+{
+    int64_t v;
+    QN_TRY(opt(m, suffix, want, 1 << 20, &v, err));
+    if (v != want)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": metadata %s is %lld; MLX's %s needs it to be the head size %lld",
+                STR_ARG(m->g->name), key_of(m, suffix).z, (long long)v, m->def->model_type,
+                (long long)want);
+    return QN_OK;
+}
+
+static enum qn_status read_dims(struct arch_model *m, struct qn_err *err)
+{
+    const struct gguf_tensor *embd = gguf_find_tensor(m->g, "token_embd.weight");
+    if (!embd || embd->n_dim != 2)
+        QN_FAIL(err, QN_BAD_INPUT, "gguf", STR_FMT ": tensor token_embd.weight is %s",
+                STR_ARG(m->g->name), embd ? "not a matrix" : "missing");
+    m->n_vocab = embd->dim[1];
+    m->tied = !gguf_find_tensor(m->g, "output.weight");
+    QN_TRY(need(m, "block_count", 4096, &m->n_layer, err));
+    QN_TRY(need(m, "embedding_length", 1 << 24, &m->n_embd, err));
+    QN_TRY(need(m, "context_length", INT32_MAX, &m->n_ctx, err));
+    QN_TRY(need_per_layer(m, "attention.head_count", 0, &m->n_head, err));
+    QN_TRY(need_per_layer(m, "attention.head_count_kv", m->n_head, &m->n_kv, err));
+    if (m->def->moe) {
+        QN_TRY(need(m, "expert_count", 1 << 16, &m->n_expert, err));
+        QN_TRY(need(m, "expert_used_count", m->n_expert, &m->n_expert_used, err));
+        QN_TRY(need(m, "expert_feed_forward_length", 1 << 24, &m->n_ff_exp, err));
+    }
+    QN_TRY(need_per_layer(m, "feed_forward_length", m->def->moe ? m->n_ff_exp : 0, &m->n_ff, err));
+    if (m->n_head % m->n_kv)
+        QN_FAIL(err, QN_BAD_INPUT, "gguf",
+                STR_FMT ": %lld heads are not a multiple of %lld kv heads", STR_ARG(m->g->name),
+                (long long)m->n_head, (long long)m->n_kv);
+    int64_t even = m->n_embd / m->n_head;
+    QN_TRY(opt(m, "attention.key_length", even ? even : 1, 1 << 20, &m->head_dim, err));
+    if (!m->def->own_head_dim && m->head_dim * m->n_head != m->n_embd)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": head size %lld x %lld heads is not the width %lld, which MLX's %s needs",
+                STR_ARG(m->g->name), (long long)m->head_dim, (long long)m->n_head,
+                (long long)m->n_embd, m->def->model_type);
+    if (m->head_dim % 2)
+        QN_FAIL(err, QN_BAD_INPUT, "gguf", STR_FMT ": the head size %lld is odd",
+                STR_ARG(m->g->name), (long long)m->head_dim);
+    QN_TRY(expect_dim(m, "attention.value_length", m->head_dim, err));
+    return expect_dim(m, "rope.dimension_count", m->head_dim, err);
+}
+
+/* ---- rope ------------------------------------------------------------------------------------ */
+
+/* Llama 3 files store the frequency divisors themselves. They follow from four numbers, of which
+ * only the factor (the largest divisor) varies between releases; the rule must reproduce every
+ * stored divisor, otherwise the file is refused. */
+static enum qn_status read_rope_freqs(struct arch_model *m, struct qn_err *err)
+{
+    const struct gguf_tensor *t = gguf_find_tensor(m->g, "rope_freqs.weight");
+    double base, factor = 1;
+    const double orig = 8192, low = 1, high = 4;
+    if (!t || m->def->rows != LLAMA)
+        return QN_OK;
+    QN_TRY(gguf_f64(m->g, key_of(m, "rope.freq_base").z, m->def->rope_base, &base, err));
+    bool ok = t->fmt->type == BLK_F32 && t->n_elem == m->head_dim / 2 && m->rope_type.n == 0;
+    for (int64_t i = 0; ok && i < t->n_elem; i++) {
+        float v;
+        memcpy(&v, t->p + 4 * i, 4);
+        factor = (double)v > factor ? (double)v : factor;
+    }
+    for (int64_t i = 0; ok && i < t->n_elem; i++) {
+        float v;
+        memcpy(&v, t->p + 4 * i, 4);
+        double wl = 2 * M_PI * pow(base, 2.0 * (double)i / (double)m->head_dim);
+        double s = (orig / wl - low) / (high - low);
+        double want = wl > orig / low ? factor : wl < orig / high ? 1 : 1 / ((1 - s) / factor + s);
+        ok = fabs((double)v - want) <= 1e-4 * want;
+    }
+    if (!ok)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": rope_freqs.weight does not follow the llama3 rule (original context "
+                        "8192, frequency factors 1 and 4); other scalings cannot be expressed",
+                STR_ARG(m->g->name));
+    if (factor > 1) {
+        m->rope_type = STR_LIT("llama3");
+        m->rope_factor = factor;
+        m->rope_orig_ctx = 8192;
+    }
+    return QN_OK;
+}
+
+/* Factors on the attention that MLX derives itself must be at their neutral value. */
+static enum qn_status expect_neutral(const struct arch_model *m, const char *suffix, double want,
+                                     struct qn_err *err)
+{
+    double v;
+    struct key k = key_of(m, suffix);
+    QN_TRY(gguf_f64(m->g, k.z, want, &v, err));
+    if (fabs(v - want) > 1e-6)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": metadata %s is %g; only %g can be expressed in an MLX config",
+                STR_ARG(m->g->name), k.z, v, want);
+    return QN_OK;
+}
+
+static enum qn_status read_rope(struct arch_model *m, struct qn_err *err)
+{
+    struct str type;
+    QN_TRY(gguf_str(m->g, key_of(m, "rope.scaling.type").z, STR_LIT(""), &type, err));
+    if (str_eqz(type, "none"))
+        type = STR_LIT("");
+    QN_TRY(gguf_f64(m->g, key_of(m, "rope.scaling.factor").z, 0, &m->rope_factor, err));
+    if (type.n == 0 && gguf_find(m->g, key_of(m, "rope.scale_linear").z)) {
+        QN_TRY(gguf_f64(m->g, key_of(m, "rope.scale_linear").z, 1, &m->rope_factor, err));
+        type = m->rope_factor == 1 ? STR_LIT("") : STR_LIT("linear");
+    }
+    if (type.n && !str_eqz(type, "linear") && !str_eqz(type, "yarn"))
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": rope.scaling.type is \"" STR_FMT "\"; none, linear and yarn are known",
+                STR_ARG(m->g->name), STR_ARG(type));
+    if (type.n && !(m->rope_factor > 0))
+        QN_FAIL(err, QN_BAD_INPUT, "gguf",
+                STR_FMT ": rope.scaling.factor is %g; expected a positive number",
+                STR_ARG(m->g->name), m->rope_factor);
+    if (m->def->moe && type.n)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": rope.scaling.type is " STR_FMT ", but MLX's %s ignores rope scaling",
+                STR_ARG(m->g->name), STR_ARG(type), m->def->model_type);
+    QN_TRY(expect_neutral(m, "rope.scaling.attn_factor", 1, err));
+    QN_TRY(expect_neutral(m, "rope.scaling.yarn_attn_factor", 1, err));
+    QN_TRY(expect_neutral(m, "rope.scaling.yarn_ext_factor", 1, err));
+    m->rope_type = type;
+    QN_TRY(opt(m, "rope.scaling.original_context_length", m->n_ctx, INT32_MAX, &m->rope_orig_ctx,
+               err));
+    return read_rope_freqs(m, err);
+}
+
+enum qn_status arch_open(const struct gguf *g, struct arch_model *m, struct qn_err *err)
+{
+    struct str name, type;
+    *m = (struct arch_model){.g = g};
+    QN_TRY(gguf_str(g, "general.architecture", STR_LIT(""), &name, err));
+    QN_TRY(gguf_str(g, "general.type", STR_LIT("model"), &type, err));
+    if (!str_eqz(type, "model"))
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": general.type is \"" STR_FMT "\"; expected a "
+                        "model",
+                STR_ARG(g->name), STR_ARG(type));
+    if (gguf_find(g, "split.count")) {
+        int64_t n;
+        QN_TRY(gguf_i64(g, "split.count", 0, 0, 65535, &n, err));
+        if (n > 1)
+            QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                    STR_FMT ": one of %lld parts (split.count); join them first", STR_ARG(g->name),
+                    (long long)n);
+    }
+    for (size_t i = 0; i < N_ARCH; i++)
+        if (str_eqz(name, ARCH[i].name))
+            m->def = &ARCH[i];
+    if (!m->def)
+        return unknown_arch(g, name, err);
+    QN_TRY(check_keys(m, err));
+    QN_TRY(read_dims(m, err));
+    return read_rope(m, err);
+}
+
+const char *arch_model_type(const struct arch_model *m)
+{
+    return m->def->model_type;
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------
+ */
+
+static int64_t dim_of(const struct arch_model *m, char c)
+{
+    switch (c) {
+    case 'h':
+        return m->n_embd;
+    case 'q':
+        return m->n_head * m->head_dim;
+    case 'k':
+        return m->n_kv * m->head_dim;
+    case 'd':
+        return m->head_dim;
+    case 'f':
+        return m->n_ff;
+    case 'm':
+        return m->n_ff_exp;
+    case 'e':
+        return m->n_expert;
+    default: /* 'v' */
+        return m->n_vocab;
+    }
+}
+
+static enum qn_status check_shape(const struct arch_model *m, const struct gguf_tensor *t,
+                                  const char *shape, struct qn_err *err)
+{
+    for (size_t i = 0; i < GGUF_DIM_MAX; i++) {
+        int64_t want = i < strlen(shape) ? dim_of(m, shape[i]) : 1;
+        if (t->dim[i] != want)
+            QN_FAIL(err, QN_BAD_INPUT, "gguf",
+                    STR_FMT ": tensor " STR_FMT ": dimension %zu is %lld; the metadata say %lld",
+                    STR_ARG(m->g->name), STR_ARG(t->name), i, (long long)t->dim[i],
+                    (long long)want);
+    }
+    return QN_OK;
+}
+
+/* "blk.12.attn_q.weight" -> layer 12, "attn_q", not a bias. Layer -1 outside the blocks. */
+static bool split_name(struct str s, int64_t *layer, struct str *mid, bool *bias)
+{
+    *layer = -1;
+    *bias = str_ends(s, STR_LIT(".bias"));
+    if (!*bias && !str_ends(s, STR_LIT(".weight")))
+        return false;
+    s.n -= *bias ? 5 : 7;
+    if (str_starts(s, STR_LIT("blk."))) {
+        size_t i = 4;
+        for (*layer = 0; i < s.n && s.p[i] >= '0' && s.p[i] <= '9' && *layer < 100000; i++)
+            *layer = *layer * 10 + (s.p[i] - '0');
+        if (i == 4 || i >= s.n || s.p[i] != '.' || (s.p[4] == '0' && i > 5))
+            return false;
+        s.p += i + 1;
+        s.n -= i + 1;
+    }
+    *mid = s;
+    return true;
+}
+
+static const struct row *find_row(const struct arch_model *m, struct str mid, bool global,
+                                  bool bias)
+{
+    for (const struct row *r = m->def->rows; r->gguf; r++)
+        if (str_eqz(mid, r->gguf) && !!(r->flags & ROW_GLOBAL) == global &&
+            !!(r->flags & ROW_BIAS) == bias)
+            return r;
+    return NULL;
+}
+
+enum qn_status arch_map(const struct arch_model *m, const struct gguf_tensor *t,
+                        struct arch_tensor *out, struct qn_err *err)
+{
+    int64_t layer;
+    struct str mid;
+    bool bias;
+    *out = (struct arch_tensor){0};
+    const struct row *r = NULL;
+    if (split_name(t->name, &layer, &mid, &bias) && layer < m->n_layer)
+        r = find_row(m, mid, layer < 0, bias);
+    if (!r)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": tensor " STR_FMT " is not known for %s with %lld layers; nothing is "
+                        "dropped silently, so the file is refused",
+                STR_ARG(m->g->name), STR_ARG(t->name), m->def->name, (long long)m->n_layer);
+    if (r->flags & ROW_CONFIG) {
+        out->skip = true;
+        return QN_OK;
+    }
+    QN_TRY(check_shape(m, t, r->shape, err));
+    if (t->fmt->kind == BLK_REFUSED)
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": tensor " STR_FMT
+                        " is stored as %s, which cannot be converted; known are "
+                        "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 and Q2_K to Q6_K",
+                STR_ARG(m->g->name), STR_ARG(t->name), t->fmt->name);
+    if (layer < 0)
+        snprintf(out->module, sizeof out->module, "%s", r->mlx);
+    else
+        snprintf(out->module, sizeof out->module, "model.layers.%lld.%s", (long long)layer, r->mlx);
+    out->is_bias = bias;
+    out->minus_one = r->flags & ROW_MINUS1;
+    if (r->flags & ROW_PERM)
+        out->unpermute_heads = str_eqz(mid, "attn_q") ? m->n_head : m->n_kv;
+    return QN_OK;
+}
+
+enum qn_status arch_check_complete(const struct arch_model *m, struct qn_err *err)
+{
+    size_t n_row = 0;
+    while (m->def->rows[n_row].gguf)
+        n_row++;
+    bool *seen = calloc(n_row * (size_t)m->n_layer, sizeof *seen);
+    if (!seen)
+        QN_FAIL(err, QN_NO_MEMORY, "gguf", "no memory for %zu tensor names", n_row);
+    for (size_t i = 0; i < m->g->n_tensor; i++) {
+        int64_t layer;
+        struct str mid;
+        bool bias;
+        if (!split_name(m->g->tensor[i].name, &layer, &mid, &bias) || layer >= m->n_layer)
+            continue;
+        const struct row *r = find_row(m, mid, layer < 0, bias);
+        if (r)
+            seen[(size_t)(r - m->def->rows) * (size_t)m->n_layer +
+                 (size_t)(layer < 0 ? 0 : layer)] = true;
+    }
+    enum qn_status st = QN_OK;
+    for (size_t k = 0; st == QN_OK && k < n_row * (size_t)m->n_layer; k++) {
+        const struct row *r = &m->def->rows[k / (size_t)m->n_layer];
+        size_t layer = k % (size_t)m->n_layer;
+        char at[32] = "";
+        if (seen[k] || (r->flags & ROW_OPT) || ((r->flags & ROW_GLOBAL) && layer))
+            continue;
+        if (!(r->flags & ROW_GLOBAL))
+            snprintf(at, sizeof at, "blk.%zu.", layer);
+        st = err_set(err, QN_BAD_INPUT, "gguf", STR_FMT ": tensor %s%s.%s is missing",
+                     STR_ARG(m->g->name), at, r->gguf, r->flags & ROW_BIAS ? "bias" : "weight");
+    }
+    free(seen);
+    return st;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------
+ */
+
+/* float32 numbers of the file, written with the fewest digits that give the same float32. */
+static void kfloat(struct jw *w, const char *key, double v)
+{
+    char z[40];
+    for (int prec = 1; prec <= 9; prec++) {
+        snprintf(z, sizeof z, "%.*g", prec, v);
+        if (strtof(z, NULL) == (float)v)
+            break;
+    }
+    jw_kreal(w, key, strtod(z, NULL));
+}
+
+static bool has_tensor(const struct arch_model *m, const char *name)
+{
+    return gguf_find_tensor(m->g, name) != NULL;
+}
+
+enum qn_status arch_eos(const struct gguf *g, int64_t n_vocab, int64_t ids[3], int *n,
+                        struct qn_err *err)
+{
+    static const char *const KEY[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                      "tokenizer.ggml.eom_token_id"};
+    *n = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t v;
+        QN_TRY(gguf_i64(g, KEY[i], -1, 0, n_vocab - 1, &v, err));
+        bool dup = v < 0;
+        for (int j = 0; j < *n; j++)
+            dup |= ids[j] == v;
+        if (!dup)
+            ids[(*n)++] = v;
+    }
+    return QN_OK;
+}
+
+static enum qn_status write_ids(const struct arch_model *m, struct jw *w, struct qn_err *err)
+{
+    int64_t eos[3], v;
+    int n;
+    QN_TRY(gguf_i64(m->g, "tokenizer.ggml.bos_token_id", -1, 0, m->n_vocab - 1, &v, err));
+    if (v >= 0)
+        jw_ki64(w, "bos_token_id", v);
+    QN_TRY(arch_eos(m->g, m->n_vocab, eos, &n, err));
+    if (n == 1)
+        jw_ki64(w, "eos_token_id", eos[0]);
+    if (n > 1) {
+        jw_key(w, "eos_token_id");
+        jw_arr(w);
+        for (int i = 0; i < n; i++)
+            jw_i64(w, eos[i]);
+        jw_arr_end(w);
+    }
+    QN_TRY(gguf_i64(m->g, "tokenizer.ggml.padding_token_id", -1, 0, m->n_vocab - 1, &v, err));
+    if (v >= 0)
+        jw_ki64(w, "pad_token_id", v);
+    return QN_OK;
+}
+
+static enum qn_status write_rope(const struct arch_model *m, struct jw *w, struct qn_err *err)
+{
+    double v;
+    QN_TRY(gguf_f64(m->g, key_of(m, "rope.freq_base").z, m->def->rope_base, &v, err));
+    kfloat(w, "rope_theta", v);
+    jw_key(w, "rope_scaling");
+    if (!m->rope_type.n) {
+        jw_null(w);
+        return QN_OK;
+    }
+    jw_obj(w);
+    /* both spellings: mlx-lm reads either, older readers only "type" */
+    jw_kstr(w, "type", m->rope_type);
+    jw_kstr(w, "rope_type", m->rope_type);
+    kfloat(w, "factor", m->rope_factor);
+    if (!str_eqz(m->rope_type, "linear"))
+        jw_ki64(w, "original_max_position_embeddings", m->rope_orig_ctx);
+    if (str_eqz(m->rope_type, "llama3")) {
+        jw_kreal(w, "low_freq_factor", 1);
+        jw_kreal(w, "high_freq_factor", 4);
+    }
+    if (str_eqz(m->rope_type, "yarn")) {
+        QN_TRY(gguf_f64(m->g, key_of(m, "rope.scaling.yarn_beta_fast").z, 32, &v, err));
+        kfloat(w, "beta_fast", v);
+        QN_TRY(gguf_f64(m->g, key_of(m, "rope.scaling.yarn_beta_slow").z, 1, &v, err));
+        kfloat(w, "beta_slow", v);
+    }
+    jw_obj_end(w);
+    return QN_OK;
+}
+
+static enum qn_status write_gemma(const struct arch_model *m, struct jw *w, struct qn_err *err)
+{
+    int64_t window, pattern;
+    double local;
+    QN_TRY(need(m, "attention.sliding_window", INT32_MAX, &window, err));
+    QN_TRY(opt(m, "attention.sliding_window_pattern", 6, 4096, &pattern, err));
+    QN_TRY(gguf_f64(m->g, key_of(m, "rope.freq_base_swa").z, 10000, &local, err));
+    jw_ki64(w, "sliding_window", window);
+    jw_ki64(w, "sliding_window_pattern", pattern);
+    kfloat(w, "rope_local_base_freq", local);
+    /* The file has no key for it: the 27B model (the one with 62 layers) divides by the width per
+     * head, all others by the head size. */
+    jw_ki64(w, "query_pre_attn_scalar", m->n_layer == 62 ? m->n_embd / m->n_head : m->head_dim);
+    jw_kstrz(w, "hidden_activation", "gelu_pytorch_tanh");
+    return QN_OK;
+}
+
+static void write_moe(const struct arch_model *m, struct jw *w)
+{
+    jw_ki64(w, "num_experts", m->n_expert);
+    jw_ki64(w, "num_experts_per_tok", m->n_expert_used);
+    jw_ki64(w, "moe_intermediate_size", m->n_ff_exp);
+    jw_ki64(w, "decoder_sparse_step", 1);
+    jw_key(w, "mlp_only_layers");
+    jw_arr(w);
+    jw_arr_end(w);
+    jw_kbool(w, "norm_topk_prob", true); /* every released model of the family */
+}
+
+static void write_quant(const struct arch_quant *q, struct jw *w, const char *key)
+{
+    jw_key(w, key);
+    jw_obj(w);
+    jw_ki64(w, "group_size", 32);
+    jw_ki64(w, "bits", q->default_bits);
+    jw_kstrz(w, "mode", "affine");
+    if (q->overrides_json.n) {
+        buf_addc(w->out, ',');
+        buf_add_str(w->out, q->overrides_json);
+    }
+    jw_obj_end(w);
+}
+
+enum qn_status arch_config(const struct arch_model *m, const struct arch_quant *q, struct buf *out,
+                           struct qn_err *err)
+{
+    struct jw w;
+    double eps;
+    QN_TRY(gguf_f64(m->g, key_of(m, "attention.layer_norm_rms_epsilon").z, 1e-6, &eps, err));
+    jw_init(&w, out);
+    jw_obj(&w);
+    jw_kstrz(&w, "model_type", m->def->model_type);
+    jw_key(&w, "architectures");
+    jw_arr(&w);
+    jw_strz(&w, m->def->hf_class);
+    jw_arr_end(&w);
+    jw_ki64(&w, "hidden_size", m->n_embd);
+    jw_ki64(&w, "num_hidden_layers", m->n_layer);
+    jw_ki64(&w, "intermediate_size", m->n_ff);
+    jw_ki64(&w, "num_attention_heads", m->n_head);
+    jw_ki64(&w, "num_key_value_heads", m->n_kv);
+    if (m->def->own_head_dim)
+        jw_ki64(&w, "head_dim", m->head_dim);
+    kfloat(&w, "rms_norm_eps", eps);
+    jw_ki64(&w, "vocab_size", m->n_vocab);
+    jw_ki64(&w, "max_position_embeddings", m->n_ctx);
+    jw_kbool(&w, "tie_word_embeddings", m->tied);
+    if (m->def->gemma)
+        QN_TRY(write_gemma(m, &w, err));
+    else
+        jw_kstrz(&w, "hidden_act", "silu");
+    if (m->def->moe)
+        write_moe(m, &w);
+    if (m->def->rows == LLAMA) {
+        jw_kbool(&w, "attention_bias", has_tensor(m, "blk.0.attn_q.bias"));
+        jw_kbool(&w, "mlp_bias", has_tensor(m, "blk.0.ffn_up.bias"));
+    }
+    QN_TRY(write_rope(m, &w, err));
+    QN_TRY(write_ids(m, &w, err));
+    jw_kstrz(&w, "torch_dtype", q->float_name);
+    if (q->default_bits) {
+        write_quant(q, &w, "quantization");
+        write_quant(q, &w, "quantization_config");
+    }
+    jw_obj_end(&w);
+    buf_addc(out, '\n');
+    return buf_ok(out, "config.json", err);
+}
+
+enum qn_status arch_generation_config(const struct arch_model *m, struct buf *out,
+                                      struct qn_err *err)
+{
+    struct jw w;
+    jw_init(&w, out);
+    jw_obj(&w);
+    QN_TRY(write_ids(m, &w, err));
+    jw_obj_end(&w);
+    buf_addc(out, '\n');
+    return buf_ok(out, "generation_config.json", err);
+}
