@@ -66,7 +66,7 @@ if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
     # shellcheck disable=SC2086
     if ! $sudo $line; then
-        $sudo apt-get update
+        $sudo apt-get update || true
         if ! $sudo $line; then
             say "the installation failed; see the messages above. The line was:" >&2
             printf '  %s\n' "${sudo:+$sudo }$line" >&2
