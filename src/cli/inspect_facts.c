@@ -1,0 +1,226 @@
+/*
+ * inspect_facts.c - see inspect_facts.h. Reads config.json, generation_config.json and the
+ * tokenizer's files; a field of the wrong type is an error that names file and field.
+ */
+#include "cli/inspect_facts.h"
+
+#include <stdio.h>
+
+#include "base/file.h"
+#include "tmpl/chat.h"
+
+#define CONFIG_BYTES_MAX    ((size_t)16 << 20)
+#define TOKENIZER_BYTES_MAX ((size_t)256 << 20)
+#define WHAT                "config.json"
+
+/* Parses DIR/NAME; *out stays NULL when the file is absent. */
+static enum qn_status read_json(const char *dir, const char *name, size_t max, struct json **out,
+                                struct qn_err *err)
+{
+    struct buf path = BUF_INIT, text = BUF_INIT;
+    enum qn_status st = QN_OK;
+    *out = NULL;
+    path_join(&path, dir, name);
+    if (file_exists(buf_z(&path))) {
+        st = file_read(buf_z(&path), max, &text, err);
+        if (st == QN_OK)
+            st = json_parse(buf_str(&text), name, JSON_DEPTH_MAX, out, err);
+        if (st == QN_OK && json_type(*out) != JSON_OBJ)
+            st = err_set(err, QN_BAD_INPUT, "inspect", "%s: is %s; expected an object", name,
+                         json_type_name(*out));
+    }
+    buf_free(&text);
+    buf_free(&path);
+    return st;
+}
+
+struct field {
+    const char *key;
+    int32_t *out;
+    int32_t def;
+};
+
+static enum qn_status read_sizes(struct inspect_facts *f, const struct json *c, struct qn_err *err)
+{
+    const struct field fields[] = {
+        {"num_hidden_layers", &f->layers, -1},
+        {"hidden_size", &f->hidden, -1},
+        {"intermediate_size", &f->intermediate, -1},
+        {"num_attention_heads", &f->heads, -1},
+        {"num_key_value_heads", &f->kv_heads, -1},
+        {"head_dim", &f->head_dim, -1},
+        {"vocab_size", &f->vocab, -1},
+        {"max_position_embeddings", &f->context, -1},
+        {"sliding_window", &f->window, 0},
+        {"num_experts_per_tok", &f->experts_used, 0},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        QN_TRY(
+            json_opt_i32(c, WHAT, fields[i].key, fields[i].def, 0, INT32_MAX, fields[i].out, err));
+    static const char *const expert_keys[] = {"num_experts", "num_local_experts",
+                                              "n_routed_experts"};
+    for (int i = 0; i < 3 && f->experts <= 0; i++)
+        QN_TRY(json_opt_i32(c, WHAT, expert_keys[i], 0, 0, INT32_MAX, &f->experts, err));
+    if (f->kv_heads < 0)
+        f->kv_heads = f->heads;
+    if (f->head_dim < 0 && f->hidden > 0 && f->heads > 0)
+        f->head_dim = f->hidden / f->heads;
+    return QN_OK;
+}
+
+/* Which layers keep keys and values, and how much each keeps for one token. */
+static enum qn_status read_kv(struct inspect_facts *f, const struct json *c, struct qn_err *err)
+{
+    int32_t rank, rope;
+    QN_TRY(json_opt_i32(c, WHAT, "kv_lora_rank", 0, 0, INT32_MAX, &rank, err));
+    QN_TRY(json_opt_i32(c, WHAT, "qk_rope_head_dim", 0, 0, INT32_MAX, &rope, err));
+    f->kv_layers = f->layers;
+    f->kv_layer_bytes = -1;
+    if (rank > 0) /* latent attention keeps one compressed row for all heads */
+        f->kv_layer_bytes = 2 * ((int64_t)rank + rope);
+    else if (f->kv_heads > 0 && f->head_dim > 0 &&
+             __builtin_mul_overflow((int64_t)f->kv_heads * 4, f->head_dim, &f->kv_layer_bytes))
+        f->kv_layer_bytes = -1;
+    const struct json *types = json_get(c, "layer_types");
+    if (json_type(types) == JSON_ARR && f->layers > 0) {
+        f->kv_layers = 0;
+        for (size_t i = 0; i < json_len(types) && i < (size_t)f->layers; i++) {
+            struct str t = json_str(json_at(types, i));
+            f->kv_layers += str_eqz(t, "full_attention") || str_eqz(t, "sliding_attention");
+            f->sliding_layers += str_eqz(t, "sliding_attention");
+        }
+    }
+    if (f->window <= 0)
+        f->sliding_layers = 0;
+    return QN_OK;
+}
+
+int64_t inspect_kv_bytes(const struct inspect_facts *f, int64_t n)
+{
+    if (f->kv_layer_bytes < 0 || f->kv_layers < 0 || n < 0)
+        return -1;
+    int64_t near = n < f->window ? n : f->window, full, sliding, sum;
+    if (__builtin_mul_overflow(f->kv_layer_bytes * (f->kv_layers - f->sliding_layers), n, &full) ||
+        __builtin_mul_overflow(f->kv_layer_bytes * f->sliding_layers, near, &sliding) ||
+        __builtin_add_overflow(full, sliding, &sum))
+        return -1;
+    return sum;
+}
+
+static enum qn_status read_config(const char *dir, struct inspect_facts *f, struct qn_err *err)
+{
+    QN_TRY(read_json(dir, WHAT, CONFIG_BYTES_MAX, &f->config, err));
+    if (!f->config)
+        QN_FAIL(err, QN_NOT_FOUND, "inspect", "%s: has no " WHAT "; is it a model folder?", dir);
+    f->family = json_str(json_get(f->config, "model_type"));
+    if (!f->family.n)
+        QN_FAIL(err, QN_BAD_INPUT, "inspect",
+                WHAT ": model_type is %s; expected the name of a model family",
+                json_type_name(json_get(f->config, "model_type")));
+    const struct json *text = json_get(f->config, "text_config");
+    const struct json *c = json_type(text) == JSON_OBJ ? text : f->config;
+    f->quantization = json_get(f->config, "quantization");
+    if (json_type(f->quantization) != JSON_OBJ)
+        f->quantization = NULL;
+    QN_TRY(read_sizes(f, c, err));
+    return read_kv(f, c, err);
+}
+
+static enum qn_status take_eos(struct inspect_facts *f, const struct json *v, const char *what,
+                               struct qn_err *err)
+{
+    bool list = json_type(v) == JSON_ARR;
+    size_t n = list ? json_len(v) : 1;
+    for (size_t i = 0; i < n && f->n_eos < EOS_MAX; i++) {
+        const struct json *one = list ? json_at(v, i) : v;
+        if (!json_i64(one, &f->eos[f->n_eos++]))
+            QN_FAIL(err, QN_BAD_INPUT, "inspect", "%s: eos_token_id is or holds %s; expected ids",
+                    what, json_type_name(one));
+    }
+    return QN_OK;
+}
+
+static enum qn_status read_eos(const char *dir, struct inspect_facts *f, struct qn_err *err)
+{
+    struct json *gen = NULL;
+    QN_TRY(read_json(dir, "generation_config.json", CONFIG_BYTES_MAX, &gen, err));
+    enum qn_status st = QN_OK;
+    if (json_has(gen, "eos_token_id"))
+        st = take_eos(f, json_get(gen, "eos_token_id"), "generation_config.json", err);
+    else if (json_has(f->config, "eos_token_id"))
+        st = take_eos(f, json_get(f->config, "eos_token_id"), WHAT, err);
+    json_free(gen);
+    return st;
+}
+
+/* True when a pre-tokenizer (or one of a sequence) or decoder is of this type. */
+static bool has_type(const struct json *node, const char *list_key, const char *type)
+{
+    if (str_eqz(json_str(json_get(node, "type")), type))
+        return true;
+    const struct json *list = json_get(node, list_key);
+    for (size_t i = 0; i < json_len(list); i++)
+        if (str_eqz(json_str(json_get(json_at(list, i), "type")), type))
+            return true;
+    return false;
+}
+
+static enum qn_status read_tokenizer(const char *dir, struct inspect_facts *f, struct qn_err *err)
+{
+    struct json *doc = NULL;
+    QN_TRY(read_json(dir, "tokenizer.json", TOKENIZER_BYTES_MAX, &doc, err));
+    if (!doc) {
+        snprintf(f->tokenizer, sizeof f->tokenizer, "none");
+        return QN_OK;
+    }
+    f->has_tokenizer = true;
+    const struct json *model = json_get(doc, "model");
+    struct str type = json_str(json_get(model, "type"));
+    if (!type.n)
+        type = STR_LIT("BPE"); /* old files leave it out */
+    const char *how = "";
+    if (json_bool(json_get(model, "byte_fallback")))
+        how = ", byte fallback";
+    else if (has_type(json_get(doc, "pre_tokenizer"), "pretokenizers", "ByteLevel"))
+        how = ", byte-level";
+    snprintf(f->tokenizer, sizeof f->tokenizer, "%.*s%s, %zu pieces and %zu added",
+             (int)(type.n < 20 ? type.n : 20), type.p, how, json_len(json_get(model, "vocab")),
+             json_len(json_get(doc, "added_tokens")));
+    json_free(doc);
+    return QN_OK;
+}
+
+static void read_template(const char *dir, struct inspect_facts *f)
+{
+    struct chat_tmpl *t = NULL;
+    struct qn_err err = {0};
+    enum qn_status st = chat_tmpl_open(dir, &t, &err);
+    if (st == QN_OK)
+        snprintf(f->template, sizeof f->template, "yes");
+    else if (st == QN_NOT_FOUND)
+        snprintf(f->template, sizeof f->template, "no");
+    else
+        snprintf(f->template, sizeof f->template, "unusable: %.180s", err.msg);
+    chat_tmpl_free(t);
+}
+
+enum qn_status inspect_facts_read(const char *dir, struct inspect_facts *f, struct qn_err *err)
+{
+    *f = (struct inspect_facts){0};
+    enum qn_status st = read_config(dir, f, err);
+    if (st == QN_OK)
+        st = read_eos(dir, f, err);
+    if (st == QN_OK)
+        st = read_tokenizer(dir, f, err);
+    if (st == QN_OK)
+        read_template(dir, f);
+    else
+        inspect_facts_free(f);
+    return st;
+}
+
+void inspect_facts_free(struct inspect_facts *f)
+{
+    json_free(f->config);
+    *f = (struct inspect_facts){0};
+}
