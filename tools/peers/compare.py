@@ -385,7 +385,7 @@ def main(argv):
     except peer_programs.RunError as e:
         raise SystemExit(f"compare.py: {e}") from e
     base = output_base(options, document["machine"]["cpu"], document["date"])
-    document["raw"] = base.name + ".json"
+    document["raw"] = "not written" if options.no_write else base.name + ".json"
     if not options.no_write:
         options.out.mkdir(parents=True, exist_ok=True)
         base.with_name(base.name + ".json").write_text(
