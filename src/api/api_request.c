@@ -1,0 +1,289 @@
+/*
+ * api_request.c - what all dialects share around a request: reading the body, refusals, the model's
+ * name, prompts to ids, and whole answers put together from events.
+ */
+#include "api/ir.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/rng.h"
+
+enum qn_status api_refuse(struct api_error *e, int http, const char *code, const char *param,
+                          const char *fmt, ...)
+{
+    va_list ap;
+    memset(e, 0, sizeof *e);
+    e->status = http;
+    e->code = code;
+    snprintf(e->param, sizeof e->param, "%s", param ? param : "");
+    va_start(ap, fmt);
+    vsnprintf(e->msg, sizeof e->msg, fmt, ap);
+    va_end(ap);
+    if (http == 429 || http == 503)
+        e->retry_after_s = 1;
+    switch (http) {
+    case 404:
+        return QN_NOT_FOUND;
+    case 429:
+    case 503:
+        return QN_BUSY;
+    case 500:
+        return QN_INTERNAL;
+    default:
+        return QN_BAD_INPUT;
+    }
+}
+
+enum qn_status api_refuse_err(struct api_error *e, const struct qn_err *err, const char *param)
+{
+    switch (err->code) {
+    case QN_BAD_INPUT:
+    case QN_NOT_FOUND:
+    case QN_UNSUPPORTED:
+        return api_refuse(e, 400, "invalid_value", param, "%s", err->msg);
+    case QN_BUSY:
+        return api_refuse(e, 429, "queue_full", NULL, "%s", err->msg);
+    case QN_NO_MEMORY:
+        return api_refuse(e, 503, "no_memory", NULL,
+                          "not enough memory for this request now; try again later");
+    case QN_CANCELLED:
+        return api_refuse(e, 503, "stopping", NULL, "the server is stopping");
+    default:
+        return api_refuse(e, 500, "internal_error", NULL,
+                          "generation failed inside the server; the next request is not affected");
+    }
+}
+
+void api_model_fingerprint(struct api_model *m)
+{
+    uint64_t h = hash64(QUERN_VERSION, sizeof QUERN_VERSION - 1, 0);
+    h = hash64(m->name, strlen(m->name), h);
+    h = hash64(&m->n_vocab, sizeof m->n_vocab, h);
+    snprintf(m->fingerprint, sizeof m->fingerprint, "fp_%012" PRIx64, h >> 16);
+}
+
+bool api_model_is(const struct api_model *m, struct str name)
+{
+    if (str_eqz(name, m->name))
+        return true;
+    for (const char *const *a = m->aliases; a && *a; a++)
+        if (str_eqz(name, *a))
+            return true;
+    return false;
+}
+
+static void make_id(const char *prefix, char out[40])
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    uint64_t a = rng_seed_fresh(), b = rng_seed_fresh();
+    int n = snprintf(out, 40, "%s", prefix);
+    for (int i = 0; i < 24 && n < 39; i++) {
+        uint64_t *w = i % 2 ? &a : &b;
+        out[n++] = digits[*w % 62];
+        *w /= 62;
+    }
+    out[n] = 0;
+}
+
+static enum qn_status check_model(const struct api_model *m, const struct json *body,
+                                  struct api_error *e)
+{
+    const struct json *v = json_get(body, "model");
+    struct str s = json_str(v);
+    if (json_type(v) == JSON_NULL)
+        return QN_OK;
+    if (json_type(v) != JSON_STR)
+        return api_refuse(e, 400, "invalid_type", "model", "model is of type %s; expected a string",
+                          json_type_name(v));
+    if (api_model_is(m, s))
+        return QN_OK;
+    return api_refuse(e, 404, "model_not_found", "model",
+                      "the model \"%.*s\" is not served here; this server has \"%s\"",
+                      s.n > 120 ? 120 : (int)s.n, s.p, m->name);
+}
+
+enum qn_status api_request_read(const struct api_dialect *d, const struct api_model *m,
+                                struct str body, struct api_request *r, struct api_error *e)
+{
+    struct qn_err err = {0};
+    memset(r, 0, sizeof *r);
+    r->dialect = d;
+    r->created = clock_unix();
+    make_id(d->id_prefix, r->id);
+    r->arena = arena_create(0);
+    if (!r->arena)
+        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+    if (json_parse(body, "body", JSON_DEPTH_MAX, &r->body, &err) != QN_OK)
+        return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
+                          err.msg);
+    if (json_type(r->body) != JSON_OBJ)
+        return api_refuse(e, 400, "invalid_json", NULL, "the body is of type %s; expected an object",
+                          json_type_name(r->body));
+    QN_TRY(check_model(m, r->body, e));
+    return d->parse(m, r, e);
+}
+
+void api_request_free(struct api_request *r)
+{
+    for (int32_t i = 0; i < r->n_prompts; i++)
+        if (r->prompts[i].ids_owned)
+            free(r->prompts[i].ids);
+    buf_free(&r->chat_prompt);
+    json_free(r->chat);
+    json_free(r->body);
+    arena_free(r->arena);
+    memset(r, 0, sizeof *r);
+}
+
+/* ---- prompts to ids ------------------------------------------------------------------------- */
+
+/* The tokenizer adds its own special tokens to raw text, except where the text brings the first one
+ * along already (a rendered chat prompt sent as a completion): never two of them. */
+static unsigned raw_flags(const struct api_model *m, struct str text)
+{
+    int32_t bos = tok_bos(m->tok);
+    struct str piece = bos >= 0 ? tok_piece(m->tok, bos) : (struct str){NULL, 0};
+    bool has = piece.n > 0 && str_starts(text, piece);
+    return TOK_PARSE_SPECIAL | (has ? 0 : TOK_ADD_SPECIAL);
+}
+
+static enum qn_status encode(const struct api_model *m, struct api_prompt *p, unsigned flags,
+                             struct api_error *e)
+{
+    struct ids ids = {0};
+    struct qn_err err = {0};
+    if (tok_encode(m->tok, p->text, flags, &ids, &err) != QN_OK) {
+        ids_free(&ids);
+        return api_refuse_err(e, &err, NULL);
+    }
+    p->ids = ids.v;
+    p->ids_owned = true;
+    p->n_ids = ids.n > INT32_MAX ? INT32_MAX : (int32_t)ids.n;
+    return QN_OK;
+}
+
+/* An empty text begins with the model's first token, where it has one. */
+static enum qn_status start_token(const struct api_model *m, struct api_prompt *p, const char *name,
+                                  struct api_error *e)
+{
+    int32_t bos = tok_bos(m->tok);
+    if (p->n_ids > 0)
+        return QN_OK;
+    if (bos < 0 || bos >= m->n_vocab)
+        return api_refuse(e, 400, "invalid_value", name,
+                          "%s is empty and this model has no start token to begin from", name);
+    int32_t *v = malloc(sizeof *v);
+    if (!v)
+        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+    if (p->ids_owned)
+        free(p->ids);
+    *v = bos;
+    p->ids = v;
+    p->n_ids = 1;
+    p->ids_owned = true;
+    return QN_OK;
+}
+
+static enum qn_status check_window(const struct api_model *m, const struct api_request *r,
+                                   const struct api_prompt *p, const char *name,
+                                   struct api_error *e)
+{
+    if (p->n_ids < m->n_ctx)
+        return QN_OK;
+    return api_refuse(e, 400, "context_length_exceeded", name,
+                      "the prompt has %d tokens and the context window of this model is %d tokens, "
+                      "which leaves no room for an answer; shorten %s",
+                      p->n_ids, m->n_ctx, name);
+}
+
+enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e)
+{
+    const char *name = r->chat ? "messages" : "prompt";
+    struct qn_err err = {0};
+    if (r->chat) {
+        if (!m->chat)
+            return api_refuse(e, 400, "no_chat_template", "messages",
+                              "this model has no chat template; use /v1/completions");
+        if (chat_render(m->chat, r->chat, r->created, &r->chat_prompt, &err) != QN_OK)
+            return api_refuse_err(e, &err, "messages");
+        r->prompts = arena_zalloc_n(r->arena, 1, sizeof *r->prompts);
+        if (!r->prompts)
+            return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        r->prompts[0].text = (struct str){buf_z(&r->chat_prompt), r->chat_prompt.n};
+        r->n_prompts = 1;
+    }
+    for (int32_t i = 0; i < r->n_prompts; i++) {
+        struct api_prompt *p = &r->prompts[i];
+        if (p->text.p) {
+            unsigned flags = r->chat ? TOK_PARSE_SPECIAL : raw_flags(m, p->text);
+            QN_TRY(encode(m, p, flags, e));
+        }
+        QN_TRY(start_token(m, p, name, e));
+        QN_TRY(check_window(m, r, p, name, e));
+    }
+    return QN_OK;
+}
+
+/* ---- whole answers --------------------------------------------------------------------------- */
+
+enum qn_status api_answer_init(struct api_answer *a, int32_t n_choices)
+{
+    a->n_choices = 0;
+    a->choices = calloc((size_t)n_choices, sizeof *a->choices);
+    if (!a->choices)
+        return QN_NO_MEMORY;
+    a->n_choices = n_choices;
+    return QN_OK;
+}
+
+void api_answer_free(struct api_answer *a)
+{
+    for (int32_t i = 0; i < a->n_choices; i++) {
+        buf_free(&a->choices[i].text);
+        free(a->choices[i].tokens);
+        free(a->choices[i].prompt_tokens);
+    }
+    free(a->choices);
+    memset(a, 0, sizeof *a);
+}
+
+static enum qn_status push(struct sampled **v, size_t *n, size_t *cap, const struct sampled *t)
+{
+    if (*n == *cap) {
+        size_t want = *cap ? *cap * 2 : 64;
+        struct sampled *p = realloc(*v, want * sizeof *p);
+        if (!p)
+            return QN_NO_MEMORY;
+        *v = p;
+        *cap = want;
+    }
+    (*v)[(*n)++] = *t;
+    return QN_OK;
+}
+
+enum qn_status api_answer_add(struct api_answer *a, const struct api_event *ev)
+{
+    struct api_choice *c = &a->choices[ev->choice];
+    switch (ev->kind) {
+    case API_EV_PROMPT_TOKEN:
+        return push(&c->prompt_tokens, &c->n_prompt_tokens, &c->cap_prompt_tokens, ev->token);
+    case API_EV_TEXT:
+    case API_EV_FINISH:
+        buf_add_str(&c->text, ev->text);
+        if (ev->kind == API_EV_FINISH)
+            c->finish = ev->finish;
+        if (c->text.failed)
+            return QN_NO_MEMORY;
+        return ev->token ? push(&c->tokens, &c->n_tokens, &c->cap_tokens, ev->token) : QN_OK;
+    case API_EV_END:
+        a->usage = ev->usage;
+        return QN_OK;
+    default:
+        return QN_OK;
+    }
+}

@@ -1,0 +1,256 @@
+/*
+ * exchange.c - one request in flight; see exchange.h. Belongs to the connection's thread.
+ */
+#include "api/exchange.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+#define WINDOW        8                   /* choices of one request in the scheduler together */
+#define RETRY_US      20000               /* between tries to submit a further choice */
+#define GIVE_UP_US    (int64_t)60000000   /* queue full for this long with nothing running */
+#define POLL_MS       3                   /* per generation, when several run */
+
+struct slot {
+    struct gen *gen; /* NULL = free */
+    int32_t choice;
+};
+
+struct exchange {
+    struct sched *sched;
+    const struct api_model *m;
+    const struct api_request *r;
+    uint64_t client;
+    struct slot slots[WINDOW];
+    int32_t n_live, next, n_done, n_choices; /* next: first choice not submitted yet */
+    int32_t turn;                            /* slot looked at first by the next wait */
+    int64_t retry_us, stuck_us;              /* monotonic; 0 = not waiting */
+    struct sampled token;                    /* what ev->token points at */
+    struct api_usage usage;
+};
+
+/* Choice 0 draws with the request's own seed, so that n > 1 keeps the answer of n = 1. */
+static uint64_t seed_of(const struct api_request *r, int32_t j)
+{
+    return j == 0 ? r->sample.seed : rng_u64(r->sample.seed, 0x63686f696365u, (uint64_t)j);
+}
+
+static enum qn_status submit(struct exchange *x, struct qn_err *err)
+{
+    const struct api_request *r = x->r;
+    const struct api_prompt *prompt = &r->prompts[x->next / r->n];
+    struct gen_params p = {
+        .prompt = prompt->ids,
+        .n_prompt = prompt->n_ids,
+        .max_tokens = r->max_tokens,
+        .sample = r->sample,
+        .n_stop = r->n_stop,
+        .ignore_eos = r->ignore_eos,
+        .prompt_logprobs = r->echo && r->sample.n_top >= 0,
+        .client = x->client,
+    };
+    p.sample.seed = seed_of(r, x->next % r->n);
+    memcpy(p.stop, r->stop, sizeof p.stop);
+    int32_t i = 0;
+    while (i < WINDOW && x->slots[i].gen)
+        i++;
+    QN_ASSERT(i < WINDOW);
+    QN_TRY(sched_submit(x->sched, &p, &x->slots[i].gen, err));
+    x->slots[i].choice = x->next++;
+    x->n_live++;
+    return QN_OK;
+}
+
+/* Submits as many further choices as the window takes. A full queue is tried again later. */
+static enum qn_status refill(struct exchange *x, struct qn_err *err)
+{
+    while (x->next < x->n_choices && x->n_live < WINDOW) {
+        int64_t now = clock_us();
+        if (now < x->retry_us)
+            return QN_OK;
+        enum qn_status st = submit(x, err);
+        if (st == QN_BUSY) {
+            x->retry_us = now + RETRY_US;
+            if (x->n_live > 0)
+                x->stuck_us = 0;
+            else if (x->stuck_us == 0)
+                x->stuck_us = now;
+            return x->stuck_us && now - x->stuck_us > GIVE_UP_US ? QN_BUSY : QN_OK;
+        }
+        QN_TRY(st);
+        x->retry_us = x->stuck_us = 0;
+    }
+    return QN_OK;
+}
+
+enum qn_status exchange_start(struct sched *s, const struct api_model *m,
+                              const struct api_request *r, uint64_t client, struct exchange **out,
+                              struct api_error *e)
+{
+    struct qn_err err = {0};
+    struct exchange *x = calloc(1, sizeof *x);
+    *out = NULL;
+    if (!x)
+        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+    x->sched = s;
+    x->m = m;
+    x->r = r;
+    x->client = client;
+    x->n_choices = r->n_prompts * r->n;
+    enum qn_status st = submit(x, &err);
+    if (st == QN_OK)
+        st = refill(x, &err);
+    if (st != QN_OK) {
+        exchange_free(x);
+        return api_refuse_err(e, &err, NULL);
+    }
+    *out = x;
+    return QN_OK;
+}
+
+static void end_choice(struct exchange *x, struct slot *s, const struct gen_event *g)
+{
+    const struct gen_usage *u = &g->usage;
+    if (s->choice % x->r->n == 0) {
+        x->usage.prompt_tokens += u->prompt_tokens;
+        x->usage.cached_tokens += u->cached_tokens;
+    }
+    x->usage.completion_tokens += u->completion_tokens;
+    x->n_done++;
+}
+
+static void fail(struct api_event *ev, const struct qn_err *err)
+{
+    memset(ev, 0, sizeof *ev);
+    ev->kind = API_EV_ERROR;
+    api_refuse_err(&ev->err, err, NULL);
+    if (ev->err.status == 400)
+        ev->err.status = 500; /* too late to blame the request's shape */
+}
+
+/* One scheduler event as a neutral one. The generation is kept until the text has been used: it is
+ * freed on the next call, by drop_finished. */
+static void translate(struct exchange *x, struct slot *s, const struct gen_event *g,
+                      struct api_event *ev)
+{
+    bool logprobs = x->r->sample.n_top >= 0;
+    memset(ev, 0, sizeof *ev);
+    ev->choice = s->choice;
+    switch (g->kind) {
+    case GEN_PROGRESS:
+        ev->kind = API_EV_PROGRESS;
+        ev->n_done = g->n_done;
+        ev->n_total = x->r->prompts[s->choice / x->r->n].n_ids;
+        break;
+    case GEN_PROMPT:
+    case GEN_TOKEN:
+        ev->kind = g->kind == GEN_PROMPT ? API_EV_PROMPT_TOKEN : API_EV_TEXT;
+        ev->text = g->kind == GEN_PROMPT ? (struct str){NULL, 0} : g->text;
+        x->token = g->token;
+        ev->token = logprobs || g->kind == GEN_PROMPT ? &x->token : NULL;
+        break;
+    case GEN_DONE:
+        end_choice(x, s, g);
+        if (g->finish == GEN_CANCELLED) {
+            fail(ev, &(struct qn_err){.code = QN_CANCELLED});
+            break;
+        }
+        ev->kind = API_EV_FINISH;
+        ev->text = g->text;
+        ev->finish = g->finish == GEN_LENGTH ? API_FINISH_LENGTH : API_FINISH_STOP;
+        break;
+    case GEN_ERROR:
+        fail(ev, &g->err);
+        break;
+    default:
+        break;
+    }
+}
+
+/* A slot whose generation has ended is freed one call later, because the last text lives in it. */
+static void drop_finished(struct exchange *x)
+{
+    for (int32_t i = 0; i < WINDOW; i++) {
+        if (x->slots[i].gen && x->slots[i].choice < 0) {
+            gen_free(x->slots[i].gen);
+            x->slots[i].gen = NULL;
+            x->n_live--;
+        }
+    }
+}
+
+/* Looks at every live generation once, the next one first. */
+static bool take(struct exchange *x, int wait_ms, struct api_event *ev)
+{
+    for (int32_t k = 0; k < WINDOW; k++) {
+        struct slot *s = &x->slots[(x->turn + k) % WINDOW];
+        struct gen_event g;
+        if (!s->gen)
+            continue;
+        gen_wait(s->gen, wait_ms, &g);
+        if (g.kind == GEN_NONE)
+            continue;
+        translate(x, s, &g, ev);
+        if (g.kind == GEN_DONE || g.kind == GEN_ERROR)
+            s->choice = -1;
+        x->turn = (x->turn + k + 1) % WINDOW;
+        return true;
+    }
+    return false;
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
+void exchange_next(struct exchange *x, int timeout_ms, struct api_event *ev)
+{
+    struct qn_err err = {0};
+    int64_t until = clock_us() + (int64_t)timeout_ms * 1000;
+    memset(ev, 0, sizeof *ev);
+    drop_finished(x);
+    for (;;) {
+        if (x->n_done == x->n_choices) {
+            ev->kind = API_EV_END;
+            ev->usage = x->usage;
+            return;
+        }
+        if (refill(x, &err) != QN_OK) {
+            fail(ev, &err);
+            return;
+        }
+        int64_t left = (until - clock_us() + 999) / 1000;
+        if (left < 0)
+            left = 0;
+        if (x->n_live == 1 && take(x, (int)left, ev))
+            return;
+        if (x->n_live > 1 && (take(x, 0, ev) || take(x, left < POLL_MS ? (int)left : POLL_MS, ev)))
+            return;
+        if (x->n_live == 0 && left > 0)
+            pause_ms(left < 20 ? (int)left : 20);
+        if (left == 0)
+            return;
+    }
+}
+
+struct api_usage exchange_usage(const struct exchange *x)
+{
+    return x->usage;
+}
+
+void exchange_free(struct exchange *x)
+{
+    if (!x)
+        return;
+    for (int32_t i = 0; i < WINDOW; i++)
+        if (x->slots[i].gen)
+            gen_cancel(x->slots[i].gen);
+    for (int32_t i = 0; i < WINDOW; i++)
+        gen_free(x->slots[i].gen);
+    free(x);
+}

@@ -1,0 +1,182 @@
+/*
+ * ir.h - the protocol-neutral request and answer. A dialect (openai_chat.c, ...) translates a body
+ * into a struct api_request and api_events into its own JSON; everything between the two knows no
+ * protocol. A new dialect is a new file with one struct api_dialect.
+ *
+ * Ownership: a request owns its documents, its strings and its arena (api_request_free). Every
+ * struct str in it points into them. One thread per request.
+ */
+#ifndef API_IR_H
+#define API_IR_H
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "sched/sched.h"
+#include "tmpl/chat.h"
+#include "tok/tok.h"
+
+#define API_PROMPTS_MAX 2048 /* prompts of one completions body */
+#define API_CHOICES_MAX 2048 /* prompts times n */
+#define API_N_MAX       128
+
+/* ---- what is served ------------------------------------------------------------------------ */
+
+/* The model behind the server. Everything is borrowed and immutable while requests run. */
+struct api_model {
+    const char *name;
+    const char *const *aliases; /* other names a request may use; NULL-terminated, may be NULL */
+    const struct tok *tok;
+    const struct chat_tmpl *chat; /* NULL: the model has no chat template */
+    int32_t n_ctx, n_vocab;
+    struct sample_params defaults; /* where a request says nothing */
+    int64_t created;               /* Unix seconds */
+    char fingerprint[24];          /* system_fingerprint: same weights and program, same value */
+};
+
+/* Fills m->fingerprint from the name, the vocabulary and the program's version. */
+void api_model_fingerprint(struct api_model *m);
+/* True when `name` may be used for this model. */
+bool api_model_is(const struct api_model *m, struct str name);
+
+/* ---- refusals ------------------------------------------------------------------------------- */
+
+/* Why a request is refused, for any dialect to word. */
+struct api_error {
+    int status;       /* HTTP status; 0 = nothing is wrong */
+    const char *code; /* static machine-readable reason or NULL */
+    char param[96];   /* the field at fault; "" = none */
+    char msg[512];
+    int retry_after_s; /* > 0: worth trying again after that many seconds */
+};
+
+/* Fills *e and returns the status that goes with `http`, to be forwarded by QN_TRY. param may be
+ * NULL. */
+enum qn_status api_refuse(struct api_error *e, int http, const char *code, const char *param,
+                          const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* From an engine or scheduler error: input errors keep their message, internal ones do not. */
+enum qn_status api_refuse_err(struct api_error *e, const struct qn_err *err, const char *param);
+
+/* ---- request -------------------------------------------------------------------------------- */
+
+struct api_dialect;
+
+/* One prompt: text still to be tokenised, or ids. */
+struct api_prompt {
+    struct str text; /* p == NULL: ids were given */
+    int32_t *ids;    /* in the arena for given ids, malloc'd by api_tokenise otherwise */
+    int32_t n_ids;
+    bool ids_owned;
+};
+
+struct api_request {
+    const struct api_dialect *dialect;
+    struct arena *arena;
+    struct json *body; /* owned */
+
+    struct json *chat; /* owned; what chat_render takes; NULL for raw completions */
+    struct buf chat_prompt;
+    struct api_prompt *prompts; /* [n_prompts] in the arena */
+    int32_t n_prompts;
+
+    int32_t n;          /* choices per prompt */
+    int32_t max_tokens; /* -1 = to the end of the context */
+    struct sample_params sample; /* sample.n_top: -1 = no logprobs */
+    struct logit_bias *bias;     /* in the arena */
+    struct str stop[GEN_STOP_MAX];
+    int32_t n_stop;
+    bool ignore_eos;
+    bool seeded;
+    bool stream, include_usage;
+    bool echo;
+    struct str user; /* names one of several users behind a connection; {NULL,0} = none */
+
+    char id[40];     /* "chatcmpl-..." */
+    int64_t created; /* Unix seconds */
+};
+
+void api_request_free(struct api_request *r);
+
+/* ---- answer --------------------------------------------------------------------------------- */
+
+struct api_usage {
+    int64_t prompt_tokens, cached_tokens, completion_tokens;
+};
+
+enum api_finish { API_FINISH_STOP, API_FINISH_LENGTH };
+
+enum api_event_kind {
+    API_EV_NONE = 0,     /* nothing yet */
+    API_EV_PROGRESS,     /* n_done of n_total prompt tokens read */
+    API_EV_PROMPT_TOKEN, /* echo with logprobs: one token of the prompt */
+    API_EV_TEXT,         /* text and/or token of a choice */
+    API_EV_FINISH,       /* a choice is over; text = what was held back */
+    API_EV_END,          /* all choices are over; usage */
+    API_EV_ERROR,        /* the request failed; nothing follows */
+};
+
+struct api_event {
+    enum api_event_kind kind;
+    int32_t choice;
+    int64_t n_done, n_total;
+    struct str text;             /* lives until the next event */
+    const struct sampled *token; /* NULL unless logprobs were asked for */
+    enum api_finish finish;
+    struct api_usage usage;
+    struct api_error err;
+};
+
+/* A whole choice, for answers that are not streamed. */
+struct api_choice {
+    struct buf text;
+    struct sampled *tokens; /* [n_tokens] generated, only with logprobs */
+    size_t n_tokens, cap_tokens;
+    struct sampled *prompt_tokens; /* echo with logprobs */
+    size_t n_prompt_tokens, cap_prompt_tokens;
+    enum api_finish finish;
+};
+
+struct api_answer {
+    struct api_choice *choices; /* [n_choices] */
+    int32_t n_choices;
+    struct api_usage usage;
+};
+
+enum qn_status api_answer_init(struct api_answer *a, int32_t n_choices);
+void api_answer_free(struct api_answer *a);
+/* Adds one event to the answer. */
+enum qn_status api_answer_add(struct api_answer *a, const struct api_event *ev);
+
+/* ---- dialects ------------------------------------------------------------------------------- */
+
+struct api_stream; /* a dialect's own state of one streamed answer */
+
+struct api_dialect {
+    const char *name;
+    const char *id_prefix; /* "chatcmpl-" */
+    /* Body (r->body, already parsed) to request. */
+    enum qn_status (*parse)(const struct api_model *m, struct api_request *r, struct api_error *e);
+    /* A whole answer as JSON. */
+    void (*answer)(const struct api_model *m, const struct api_request *r,
+                   const struct api_answer *a, struct buf *out);
+    /* Streams: begin appends the first bytes, event those of one event (END closes the stream, and
+     * so does ERROR). NULL when out of memory. */
+    struct api_stream *(*stream_begin)(const struct api_model *m, const struct api_request *r,
+                                       struct buf *out);
+    void (*stream_event)(struct api_stream *s, const struct api_event *ev, struct buf *out);
+    void (*stream_free)(struct api_stream *s);
+    /* The JSON body of a refusal. */
+    void (*error)(const struct api_error *e, struct buf *out);
+};
+
+extern const struct api_dialect dialect_openai_chat;
+extern const struct api_dialect dialect_openai_completions;
+
+/* Parses a body for a dialect: JSON, model name, fields. *r is filled also on failure and is to be
+ * freed with api_request_free in every case. */
+enum qn_status api_request_read(const struct api_dialect *d, const struct api_model *m,
+                                struct str body, struct api_request *r, struct api_error *e);
+/* Renders and tokenises the prompts and checks them against the context window. */
+enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e);
+
+#endif

@@ -1,0 +1,164 @@
+/*
+ * native.c - /tokenize, /detokenize, /apply-template, /stats. Runs in connection threads; touches
+ * immutable things only.
+ */
+#include "api/native.h"
+
+#include <stdlib.h>
+
+#include "api/api_fields.h"
+#include "api/openai_messages.h"
+#include "base/clock.h"
+
+static enum qn_status read_object(struct str body, struct json **out, struct api_error *e)
+{
+    struct qn_err err = {0};
+    if (json_parse(body, "body", JSON_DEPTH_MAX, out, &err) != QN_OK)
+        return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
+                          err.msg);
+    if (json_type(*out) != JSON_OBJ)
+        return api_refuse(e, 400, "invalid_json", NULL, "the body is of type %s; expected an object",
+                          json_type_name(*out));
+    return QN_OK;
+}
+
+static enum qn_status tokenize(const struct api_model *m, const struct json *o, struct buf *out,
+                               struct api_error *e)
+{
+    struct str text = {NULL, 0};
+    bool special = false, parse = true;
+    struct ids ids = {0};
+    struct qn_err err = {0};
+    QN_TRY(field_str(o, "content", &text, e));
+    if (json_type(json_get(o, "content")) != JSON_STR)
+        return field_bad(e, "content", json_get(o, "content"), "a string");
+    QN_TRY(field_bool(o, "add_special", &special, e));
+    QN_TRY(field_bool(o, "parse_special", &parse, e));
+    unsigned flags = (special ? TOK_ADD_SPECIAL : 0) | (parse ? TOK_PARSE_SPECIAL : 0);
+    if (tok_encode(m->tok, text, flags, &ids, &err) != QN_OK) {
+        ids_free(&ids);
+        return api_refuse_err(e, &err, NULL);
+    }
+    buf_addz(out, "{\"tokens\":[");
+    for (size_t i = 0; i < ids.n; i++) {
+        if (i)
+            buf_addc(out, ',');
+        json_w_i64(out, ids.v[i]);
+    }
+    buf_addz(out, "]}");
+    ids_free(&ids);
+    return QN_OK;
+}
+
+enum qn_status native_tokenize(const struct api_model *m, struct str body, struct buf *out,
+                               struct api_error *e)
+{
+    struct json *o = NULL;
+    enum qn_status st = read_object(body, &o, e);
+    if (st == QN_OK)
+        st = tokenize(m, o, out, e);
+    json_free(o);
+    return st;
+}
+
+static enum qn_status detokenize(const struct api_model *m, const struct json *o, struct buf *out,
+                                 struct api_error *e)
+{
+    const struct json *list = json_get(o, "tokens");
+    struct buf text = BUF_INIT;
+    if (json_type(list) != JSON_ARR)
+        return field_bad(e, "tokens", list, "an array of token ids");
+    size_t n = json_len(list);
+    int32_t *ids = calloc(n ? n : 1, sizeof *ids);
+    if (!ids)
+        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        if (!json_i64(json_at(list, i), &id) || id < 0 || id >= tok_size(m->tok)) {
+            free(ids);
+            return api_refuse(e, 400, "invalid_value", "tokens",
+                              "tokens[%zu] is not an id of this model; expected 0 to %d", i,
+                              tok_size(m->tok) - 1);
+        }
+        ids[i] = (int32_t)id;
+    }
+    tok_decode(m->tok, ids, n, true, &text);
+    free(ids);
+    buf_addz(out, "{\"content\":");
+    json_w_str(out, buf_str(&text));
+    buf_addc(out, '}');
+    buf_free(&text);
+    return QN_OK;
+}
+
+enum qn_status native_detokenize(const struct api_model *m, struct str body, struct buf *out,
+                                 struct api_error *e)
+{
+    struct json *o = NULL;
+    enum qn_status st = read_object(body, &o, e);
+    if (st == QN_OK)
+        st = detokenize(m, o, out, e);
+    json_free(o);
+    return st;
+}
+
+static enum qn_status apply_template(const struct api_model *m, struct api_request *r,
+                                     struct buf *out, struct api_error *e)
+{
+    bool use_tools;
+    struct qn_err err = {0};
+    QN_TRY(openai_check_messages(r->body, e));
+    QN_TRY(openai_check_tools(r->body, &use_tools, e));
+    QN_TRY(openai_chat_request(r->body, use_tools, r, e));
+    if (!m->chat)
+        return api_refuse(e, 400, "no_chat_template", "messages",
+                          "this model has no chat template");
+    if (chat_render(m->chat, r->chat, clock_unix(), &r->chat_prompt, &err) != QN_OK)
+        return api_refuse_err(e, &err, "messages");
+    buf_addz(out, "{\"prompt\":");
+    json_w_str(out, buf_str(&r->chat_prompt));
+    buf_addc(out, '}');
+    return QN_OK;
+}
+
+enum qn_status native_apply_template(const struct api_model *m, struct str body, struct buf *out,
+                                     struct api_error *e)
+{
+    struct api_request r = {0};
+    enum qn_status st = read_object(body, &r.body, e);
+    if (st == QN_OK)
+        st = apply_template(m, &r, out, e);
+    api_request_free(&r);
+    return st;
+}
+
+void native_stats(const struct api_model *m, const struct sched_stats *s, int64_t uptime_s,
+                  struct buf *out)
+{
+    struct jw w;
+    jw_init(&w, out);
+    jw_obj(&w);
+    jw_key(&w, "server");
+    jw_obj(&w);
+    jw_kstrz(&w, "model", m->name);
+    jw_kstrz(&w, "version", QUERN_VERSION);
+    jw_ki64(&w, "uptime_s", uptime_s);
+    jw_ki64(&w, "context_window", m->n_ctx);
+    jw_obj_end(&w);
+    jw_key(&w, "requests");
+    jw_obj(&w);
+    jw_ki64(&w, "running", s->running);
+    jw_ki64(&w, "waiting", s->waiting);
+    jw_ki64(&w, "submitted", s->submitted);
+    jw_ki64(&w, "finished", s->finished);
+    jw_ki64(&w, "failed", s->failed);
+    jw_ki64(&w, "cancelled", s->cancelled);
+    jw_ki64(&w, "rejected", s->rejected);
+    jw_obj_end(&w);
+    jw_key(&w, "tokens");
+    jw_obj(&w);
+    jw_ki64(&w, "prompt", s->prompt_tokens);
+    jw_ki64(&w, "completion", s->completion_tokens);
+    jw_obj_end(&w);
+    jw_obj_end(&w);
+}

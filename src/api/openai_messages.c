@@ -1,0 +1,285 @@
+/*
+ * openai_messages.c - checks of OpenAI-style messages and tools, and the request that the chat
+ * template is rendered from. What a field means to a template is tmpl/chat.h's business.
+ */
+#include "api/openai_messages.h"
+
+#include <stdio.h>
+
+#include "api/api_fields.h"
+
+static bool known_role(struct str s)
+{
+    static const char *const roles[] = {"system", "developer", "user",
+                                        "assistant", "tool", "function"};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (str_eqz(s, roles[i]))
+            return true;
+    return false;
+}
+
+static enum qn_status check_part(const struct json *part, const char *at, struct api_error *e)
+{
+    char name[96];
+    struct str type = json_str(json_get(part, "type"));
+    if (json_type(part) != JSON_OBJ)
+        return field_bad(e, at, part, "an object with \"type\" and \"text\"");
+    snprintf(name, sizeof name, "%s.type", at);
+    if (!type.p)
+        return field_bad(e, name, json_get(part, "type"), "\"text\"");
+    if (!str_eqz(type, "text") && !str_eqz(type, "input_text") && !str_eqz(type, "output_text"))
+        return api_refuse(e, 400, "unsupported_content", name,
+                          "%s is \"%.*s\"; this model reads text parts only", name,
+                          type.n > 40 ? 40 : (int)type.n, type.p);
+    snprintf(name, sizeof name, "%s.text", at);
+    if (json_type(json_get(part, "text")) != JSON_STR)
+        return field_bad(e, name, json_get(part, "text"), "a string");
+    return QN_OK;
+}
+
+static enum qn_status check_content(const struct json *msg, bool may_be_null, const char *at,
+                                    struct api_error *e)
+{
+    char name[80];
+    const struct json *c = json_get(msg, "content");
+    snprintf(name, sizeof name, "%s.content", at);
+    switch (json_type(c)) {
+    case JSON_STR:
+        return QN_OK;
+    case JSON_NULL:
+        return may_be_null ? QN_OK : field_bad(e, name, c, "a string or an array of text parts");
+    case JSON_ARR:
+        for (size_t i = 0; i < json_len(c); i++) {
+            char part[96];
+            snprintf(part, sizeof part, "%s[%zu]", name, i);
+            QN_TRY(check_part(json_at(c, i), part, e));
+        }
+        return QN_OK;
+    default:
+        return field_bad(e, name, c, "a string or an array of text parts");
+    }
+}
+
+static enum qn_status check_call(const struct json *call, const char *at, struct api_error *e)
+{
+    char name[96];
+    const struct json *fn = json_get(call, "function");
+    snprintf(name, sizeof name, "%s.function", at);
+    if (json_type(call) != JSON_OBJ || json_type(fn) != JSON_OBJ)
+        return field_bad(e, name, fn, "an object with \"name\" and \"arguments\"");
+    snprintf(name, sizeof name, "%s.function.name", at);
+    if (json_type(json_get(fn, "name")) != JSON_STR)
+        return field_bad(e, name, json_get(fn, "name"), "a string");
+    enum json_type args = json_type(json_get(fn, "arguments"));
+    snprintf(name, sizeof name, "%s.function.arguments", at);
+    if (args != JSON_STR && args != JSON_OBJ && args != JSON_NULL)
+        return field_bad(e, name, json_get(fn, "arguments"), "JSON text in a string, or an object");
+    return QN_OK;
+}
+
+static enum qn_status check_message(const struct json *msg, size_t i, struct api_error *e)
+{
+    char at[48], name[80];
+    snprintf(at, sizeof at, "messages[%zu]", i);
+    if (json_type(msg) != JSON_OBJ)
+        return field_bad(e, at, msg, "an object with \"role\" and \"content\"");
+    struct str role = json_str(json_get(msg, "role"));
+    snprintf(name, sizeof name, "%s.role", at);
+    if (!role.p || !known_role(role))
+        return field_bad(e, name, json_get(msg, "role"),
+                         "system, developer, user, assistant or tool");
+    const struct json *calls = json_get(msg, "tool_calls");
+    bool assistant = str_eqz(role, "assistant");
+    snprintf(name, sizeof name, "%s.tool_calls", at);
+    if (json_type(calls) != JSON_NULL && json_type(calls) != JSON_ARR)
+        return field_bad(e, name, calls, "an array");
+    for (size_t k = 0; k < json_len(calls); k++) {
+        char call[64];
+        snprintf(call, sizeof call, "%s.tool_calls[%zu]", at, k);
+        QN_TRY(check_call(json_at(calls, k), call, e));
+    }
+    static const char *const texts[] = {"name", "tool_call_id", "reasoning", "reasoning_content"};
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+        const struct json *v = json_get(msg, texts[k]);
+        snprintf(name, sizeof name, "%s.%s", at, texts[k]);
+        if (json_type(v) != JSON_NULL && json_type(v) != JSON_STR)
+            return field_bad(e, name, v, "a string");
+    }
+    return check_content(msg, assistant, at, e);
+}
+
+enum qn_status openai_check_messages(const struct json *body, struct api_error *e)
+{
+    const struct json *list = json_get(body, "messages");
+    if (json_type(list) != JSON_ARR)
+        return field_bad(e, "messages", list, "an array of at least one message");
+    if (json_len(list) == 0)
+        return api_refuse(e, 400, "invalid_value", "messages",
+                          "messages is empty; expected at least one message");
+    for (size_t i = 0; i < json_len(list); i++)
+        QN_TRY(check_message(json_at(list, i), i, e));
+    return QN_OK;
+}
+
+static enum qn_status check_tool(const struct json *tool, size_t i, struct api_error *e)
+{
+    char name[64];
+    const struct json *fn = json_get(tool, "function");
+    snprintf(name, sizeof name, "tools[%zu].type", i);
+    if (json_type(tool) != JSON_OBJ || !str_eqz(json_str(json_get(tool, "type")), "function"))
+        return field_bad(e, name, json_get(tool, "type"), "\"function\"");
+    snprintf(name, sizeof name, "tools[%zu].function.name", i);
+    struct str s = json_str(json_get(fn, "name"));
+    if (s.n == 0 || s.n > 256)
+        return field_bad(e, name, json_get(fn, "name"), "a name of 1 to 256 bytes");
+    snprintf(name, sizeof name, "tools[%zu].function.parameters", i);
+    enum json_type t = json_type(json_get(fn, "parameters"));
+    if (t != JSON_OBJ && t != JSON_NULL)
+        return field_bad(e, name, json_get(fn, "parameters"), "a JSON schema object");
+    return QN_OK;
+}
+
+static bool tool_named(const struct json *tools, struct str name)
+{
+    for (size_t i = 0; i < json_len(tools); i++)
+        if (str_eq(json_str(json_get(json_get(json_at(tools, i), "function"), "name")), name))
+            return true;
+    return false;
+}
+
+static enum qn_status check_choice(const struct json *body, const struct json *tools, bool *none,
+                                   struct api_error *e)
+{
+    const struct json *c = json_get(body, "tool_choice");
+    struct str s = json_str(c);
+    *none = str_eqz(s, "none");
+    if (json_type(c) == JSON_NULL || *none || str_eqz(s, "auto"))
+        return QN_OK;
+    if (json_type(c) == JSON_OBJ) {
+        struct str name = json_str(json_get(json_get(c, "function"), "name"));
+        if (!name.p)
+            return field_bad(e, "tool_choice.function.name", NULL, "the name of a tool");
+        if (!tool_named(tools, name))
+            return api_refuse(e, 400, "invalid_value", "tool_choice",
+                              "tool_choice names \"%.*s\", which is not among the tools",
+                              name.n > 80 ? 80 : (int)name.n, name.p);
+    } else if (!str_eqz(s, "required")) {
+        return field_bad(e, "tool_choice", c, "none, auto, required or a named function");
+    }
+    return api_refuse(e, 400, "unsupported_value", "tool_choice",
+                      "tool_choice: forced calls are not supported by this server; use \"auto\" or "
+                      "\"none\"");
+}
+
+enum qn_status openai_check_tools(const struct json *body, bool *use_tools, struct api_error *e)
+{
+    const struct json *tools = NULL;
+    bool none = false, parallel = true;
+    *use_tools = false;
+    QN_TRY(field_arr(body, "tools", &tools, e));
+    for (size_t i = 0; i < json_len(tools); i++)
+        QN_TRY(check_tool(json_at(tools, i), i, e));
+    QN_TRY(check_choice(body, tools, &none, e));
+    QN_TRY(field_bool(body, "parallel_tool_calls", &parallel, e));
+    *use_tools = json_len(tools) > 0 && !none;
+    return QN_OK;
+}
+
+/* ---- the template's request -------------------------------------------------------------------- */
+
+static enum qn_status effort_of(const struct json *body, struct str *effort, struct api_error *e)
+{
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+    QN_TRY(field_str(body, "reasoning_effort", effort, e));
+    if (!effort->p)
+        return QN_OK;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (str_eqz(*effort, known[i]))
+            return QN_OK;
+    return field_bad(e, "reasoning_effort", json_get(body, "reasoning_effort"),
+                     "none, minimal, low, medium, high or xhigh");
+}
+
+static void add_member(struct buf *b, struct str key, const char *raw)
+{
+    if (b->n > 1)
+        buf_addc(b, ',');
+    json_w_str(b, key);
+    buf_addc(b, ':');
+    buf_addz(b, raw);
+}
+
+/* chat_template_kwargs with what reasoning_effort implies; the explicit keys win. */
+static void write_kwargs(struct jw *w, const struct json *kwargs, struct str effort)
+{
+    struct json_iter it = {0};
+    struct buf b = BUF_INIT;
+    bool none = str_eqz(effort, "none");
+    buf_addc(&b, '{');
+    if (effort.p && !json_has(kwargs, "enable_thinking"))
+        add_member(&b, STR_LIT("enable_thinking"), none ? "false" : "true");
+    if (effort.p && !none && !json_has(kwargs, "reasoning_effort")) {
+        add_member(&b, STR_LIT("reasoning_effort"), "");
+        json_w_str(&b, str_eqz(effort, "minimal") ? STR_LIT("low") : effort);
+    }
+    while (json_next(kwargs, &it)) {
+        add_member(&b, it.key, "");
+        json_w_value(&b, it.val);
+    }
+    buf_addc(&b, '}');
+    if (b.failed)
+        w->out->failed = true;
+    else
+        jw_raw(w, buf_str(&b));
+    buf_free(&b);
+}
+
+static bool ends_with_prefill(const struct json *body)
+{
+    const struct json *list = json_get(body, "messages");
+    const struct json *last = json_at(list, json_len(list) - 1);
+    return str_eqz(json_str(json_get(last, "role")), "assistant") &&
+           json_len(json_get(last, "tool_calls")) == 0;
+}
+
+enum qn_status openai_chat_request(const struct json *body, bool use_tools, struct api_request *r,
+                                   struct api_error *e)
+{
+    const struct json *kwargs = NULL, *documents = NULL;
+    struct str effort = {NULL, 0};
+    bool prefill = ends_with_prefill(body), generation = true;
+    QN_TRY(field_obj(body, "chat_template_kwargs", &kwargs, e));
+    QN_TRY(field_arr(body, "documents", &documents, e));
+    QN_TRY(effort_of(body, &effort, e));
+    QN_TRY(field_bool(body, "continue_final_message", &prefill, e));
+    QN_TRY(field_bool(body, "add_generation_prompt", &generation, e));
+
+    struct buf b = BUF_INIT;
+    struct jw w;
+    jw_init(&w, &b);
+    jw_obj(&w);
+    jw_key(&w, "messages");
+    jw_value(&w, json_get(body, "messages"));
+    if (use_tools) {
+        jw_key(&w, "tools");
+        jw_value(&w, json_get(body, "tools"));
+    }
+    if (documents) {
+        jw_key(&w, "documents");
+        jw_value(&w, documents);
+    }
+    jw_kbool(&w, "add_generation_prompt", generation && !prefill);
+    jw_kbool(&w, "continue_final_message", prefill);
+    if (kwargs || effort.p) {
+        jw_key(&w, "chat_template_kwargs");
+        write_kwargs(&w, kwargs, effort);
+    }
+    jw_obj_end(&w);
+
+    struct qn_err err = {0};
+    enum qn_status st = buf_ok(&b, "chat request", &err);
+    if (st == QN_OK)
+        st = json_parse(buf_str(&b), "messages", JSON_DEPTH_MAX + 2, &r->chat, &err);
+    buf_free(&b);
+    return st == QN_OK ? QN_OK : api_refuse_err(e, &err, "messages");
+}

@@ -1,0 +1,118 @@
+/*
+ * routes.c - the list of routes and the handlers of those that do not generate. A new dialect is one
+ * row with its struct api_dialect.
+ */
+#include "server/server_int.h"
+
+#include <stdio.h>
+
+#include "api/native.h"
+#include "api/openai_common.h"
+#include "base/clock.h"
+
+static enum qn_status get_health(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    if (atomic_load(&rq->srv->draining))
+        return api_refuse(e, 503, "draining", NULL, "the server is shutting down");
+    buf_addz(out, "{\"status\": \"ok\"}");
+    return QN_OK;
+}
+
+static enum qn_status get_models(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    openai_models(rq->srv->p.model, out);
+    return QN_OK;
+}
+
+static enum qn_status get_model(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    const struct api_model *m = rq->srv->p.model;
+    struct jw w;
+    if (!api_model_is(m, rq->route_arg))
+        return api_refuse(e, 404, "model_not_found", "model",
+                          "the model \"%.*s\" is not served here; this server has \"%s\"",
+                          rq->route_arg.n > 120 ? 120 : (int)rq->route_arg.n, rq->route_arg.p,
+                          m->name);
+    jw_init(&w, out);
+    openai_model_row(&w, m);
+    return QN_OK;
+}
+
+static enum qn_status get_stats(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    struct sched_stats s;
+    sched_stats(rq->srv->p.sched, &s);
+    native_stats(rq->srv->p.model, &s, (clock_us() - rq->srv->started_us) / 1000000, out);
+    return QN_OK;
+}
+
+static enum qn_status post_tokenize(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    return native_tokenize(rq->srv->p.model, buf_str(&rq->body), out, e);
+}
+
+static enum qn_status post_detokenize(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    return native_detokenize(rq->srv->p.model, buf_str(&rq->body), out, e);
+}
+
+static enum qn_status post_apply_template(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    return native_apply_template(rq->srv->p.model, buf_str(&rq->body), out, e);
+}
+
+static const struct route routes[] = {
+    {.method = "GET", .path = "/health", .open = true, .plain = get_health},
+    {.method = "GET", .path = "/v1/models", .plain = get_models},
+    {.method = "GET", .path = "/v1/models/", .plain = get_model},
+    {.method = "GET", .path = "/stats", .plain = get_stats},
+    {.method = "POST", .path = "/v1/chat/completions", .body = true, .dialect = &dialect_openai_chat},
+    {.method = "POST", .path = "/v1/completions", .body = true, .dialect = &dialect_openai_completions},
+    {.method = "POST", .path = "/tokenize", .body = true, .plain = post_tokenize},
+    {.method = "POST", .path = "/detokenize", .body = true, .plain = post_detokenize},
+    {.method = "POST", .path = "/apply-template", .body = true, .plain = post_apply_template},
+};
+
+static bool matches(const struct route *r, const char *path, struct str *rest)
+{
+    size_t n = strlen(r->path);
+    *rest = (struct str){NULL, 0};
+    if (r->path[n - 1] != '/')
+        return strcmp(r->path, path) == 0;
+    if (strncmp(r->path, path, n) != 0 || path[n] == 0)
+        return false;
+    *rest = str_of(path + n);
+    return true;
+}
+
+bool route_find(struct http_req *rq)
+{
+    const char *method = rq->head ? "GET" : rq->method;
+    bool known = false, get = false, post = false;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        const struct route *r = &routes[i];
+        struct str rest;
+        if (!matches(r, rq->path, &rest))
+            continue;
+        known = true;
+        get |= strcmp(r->method, "GET") == 0;
+        post |= strcmp(r->method, "POST") == 0;
+        if (!rq->route || strcmp(r->method, method) == 0) {
+            rq->route = r; /* also on 405: the error takes the route's dialect */
+            rq->route_arg = rest;
+        }
+    }
+    snprintf(rq->allow_buf, sizeof rq->allow_buf, "%s%sOPTIONS", get ? "GET, HEAD, " : "",
+             post ? "POST, " : "");
+    rq->allow = known ? rq->allow_buf : NULL;
+    if (!known) {
+        api_refuse(&rq->refusal, 404, "not_found", NULL, "there is no route %s", rq->path);
+        return false;
+    }
+    if (strcmp(rq->route->method, method) != 0 && strcmp(method, "OPTIONS") != 0) {
+        api_refuse(&rq->refusal, 405, "method_not_allowed", NULL, "%s %s: expected %s", rq->method,
+                   rq->path, rq->route->method);
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,141 @@
+/*
+ * server_int.h - what the server's own files share: the server, a connection, a request.
+ *
+ * Threads: struct http_req belongs to its connection's thread. struct conn is shared between that
+ * thread and the janitor under conns.lock. The server's flags are atomics.
+ */
+#ifndef SERVER_SERVER_INT_H
+#define SERVER_SERVER_INT_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/server.h"
+
+/* ---- connections (conns.c) -------------------------------------------------------------------- */
+
+enum conn_state {
+    CONN_IDLE,   /* between requests, or sending headers */
+    CONN_BODY,   /* headers are here, the body is arriving */
+    CONN_BUSY,   /* we work or write */
+    CONN_LINGER, /* refused early; the rest of the body is read and dropped */
+};
+
+struct conn {
+    int fd;
+    enum conn_state state;
+    int64_t since_us; /* in this state */
+    struct conn *prev, *next;
+};
+
+struct conns {
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    pthread_t janitor;
+    bool janitor_runs, quit;
+    struct conn *head;
+    int n, n_max;
+    int64_t idle_us, read_us;
+};
+
+enum qn_status conns_start(struct conns *c, int n_max, int idle_s, int read_s, struct qn_err *err);
+void conns_stop(struct conns *c);
+struct conn *conns_add(struct conns *c, int fd); /* NULL: out of memory */
+void conns_remove(struct conns *c, struct conn *k);
+void conns_state(struct conns *c, struct conn *k, enum conn_state st);
+int conns_count(struct conns *c);
+
+/* ---- hang-ups (hangup.c) ----------------------------------------------------------------------- */
+
+enum peer { PEER_HERE, PEER_UNSURE, PEER_GONE };
+
+struct hangup {
+    int fd;
+    int64_t half_us; /* when the end of the peer's sending was first seen; 0 = not yet */
+    int64_t next_us; /* no closer look before this */
+};
+
+/* Whether the peer still waits for an answer. The end of its sending side alone does not say so;
+ * see hangup.c for what does. PEER_UNSURE: only writing something will tell. */
+enum peer hangup_look(struct hangup *h);
+
+/* ---- requests ------------------------------------------------------------------------------------ */
+
+struct route;
+struct job;
+
+enum body_mode { BODY_NONE, BODY_STORE, BODY_DROP, BODY_LINGER };
+
+struct http_req {
+    struct server *srv;
+    struct MHD_Connection *mc;
+    struct conn *conn;
+    const struct route *route;
+    struct str route_arg; /* what follows a route that ends in / */
+    char method[16], path[200];
+    bool http10, head;
+    enum body_mode mode;
+    struct buf body;
+    struct api_error refusal; /* to be answered once the body has been read */
+    const char *allow;        /* with 405 */
+    char allow_buf[48];
+    char origin[200]; /* the Origin header; "" = none */
+    uint64_t client;  /* fairness key */
+    char id[32];
+    int64_t t0_us;
+    int status; /* answered with; 0 = not yet */
+    struct api_usage usage;
+    bool generated;
+    struct job *job;
+};
+
+struct server {
+    struct server_params p;
+    struct MHD_Daemon *mhd;
+    int listen_fd, port;
+    char url[128];
+    int64_t started_us;
+    struct conns conns;
+    atomic_bool draining, hurry;
+    atomic_int in_flight;
+    atomic_llong n_requests;
+    atomic_llong body_bytes; /* stored by all requests together */
+};
+
+/* listen.c: a listening socket. */
+enum qn_status listen_open(const char *host, int port, bool *loopback, int *fd, int *bound_port,
+                           struct qn_err *err);
+
+/* auth.c */
+struct api_keys;
+bool auth_ok(const struct server *s, struct MHD_Connection *mc, int *key_index);
+
+/* cors.c: the Access-Control headers for this request. */
+void cors_headers(const struct http_req *rq, struct MHD_Response *resp);
+void cors_preflight_headers(const struct http_req *rq, struct MHD_Response *resp);
+
+/* reply.c */
+enum MHD_Result reply_json(struct http_req *rq, int status, struct buf *body); /* takes *body */
+enum MHD_Result reply_error(struct http_req *rq, const struct api_error *e);
+enum MHD_Result reply_preflight(struct http_req *rq);
+/* Writes a refusal to the socket at once, past libmicrohttpd, and ends the sending side. */
+void reply_raw(struct http_req *rq, const struct api_error *e);
+void reply_common_headers(const struct http_req *rq, struct MHD_Response *resp);
+
+/* routes.c */
+struct route {
+    const char *method, *path; /* a path that ends in / takes a rest */
+    bool open;                 /* no key needed */
+    bool body;
+    const struct api_dialect *dialect; /* generates when not NULL */
+    enum qn_status (*plain)(struct http_req *rq, struct buf *out, struct api_error *e);
+};
+/* Finds the route. False, with rq->refusal filled, for 404 and 405. */
+bool route_find(struct http_req *rq);
+
+/* generate.c */
+enum MHD_Result generate(struct http_req *rq);
+void job_free(struct http_req *rq);
+
+#endif
