@@ -34,6 +34,16 @@ enum qn_status field_bad(struct api_error *e, const char *param, const struct js
     return QN_BAD_INPUT;
 }
 
+struct field_name field_name(const char *fmt, ...)
+{
+    struct field_name n;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(n.s, sizeof n.s, fmt, ap);
+    va_end(ap);
+    return n;
+}
+
 enum qn_status field_bool(const struct json *o, const char *key, bool *io, struct api_error *e)
 {
     const struct json *v = json_get(o, key);
@@ -188,9 +198,8 @@ static enum qn_status logit_bias_of(const struct api_model *m, const struct json
                               "logit_bias names token \"%.*s\"; the ids of this model are 0 to %d",
                               it.key.n > 40 ? 40 : (int)it.key.n, it.key.p, limit - 1);
         if (!number || !(d >= -100 && d <= 100)) {
-            char name[48];
-            snprintf(name, sizeof name, "logit_bias.%d", r->bias[i].id);
-            field_bad(e, name, it.val, "a number from -100 to 100");
+            struct field_name name = field_name("logit_bias.%d", r->bias[i].id);
+            field_bad(e, name.s, it.val, "a number from -100 to 100");
             snprintf(e->param, sizeof e->param, "logit_bias");
             return QN_BAD_INPUT;
         }

@@ -24,6 +24,11 @@ enum qn_status field_obj(const struct json *o, const char *key, const struct jso
                          struct api_error *e);
 enum qn_status field_arr(const struct json *o, const char *key, const struct json **io,
                          struct api_error *e);
+/* The name of a nested field, cut at a readable length: "messages[3].content[0].type". */
+struct field_name {
+    char s[96];
+};
+struct field_name field_name(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* 400 "param is VALUE; expected EXPECTED", the value cut to a readable length. */
 enum qn_status field_bad(struct api_error *e, const char *param, const struct json *v,
                          const char *expected);

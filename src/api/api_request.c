@@ -80,12 +80,13 @@ bool api_model_is(const struct api_model *m, struct str name)
 static void make_id(const char *prefix, char out[40])
 {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    uint64_t a = rng_seed_fresh(), b = rng_seed_fresh();
+    uint64_t w = 0;
     int n = snprintf(out, 40, "%s", prefix);
     for (int i = 0; i < 24 && n < 39; i++) {
-        uint64_t *w = i % 2 ? &a : &b;
-        out[n++] = digits[*w % 62];
-        *w /= 62;
+        if (i % 8 == 0)
+            w = rng_seed_fresh();
+        out[n++] = digits[w % 62];
+        w /= 62;
     }
     out[n] = 0;
 }

@@ -20,90 +20,89 @@ static bool known_role(struct str s)
 
 static enum qn_status check_part(const struct json *part, const char *at, struct api_error *e)
 {
-    char name[96];
+    struct field_name name;
     struct str type = json_str(json_get(part, "type"));
     if (json_type(part) != JSON_OBJ)
         return field_bad(e, at, part, "an object with \"type\" and \"text\"");
-    snprintf(name, sizeof name, "%s.type", at);
+    name = field_name("%s.type", at);
     if (!type.p)
-        return field_bad(e, name, json_get(part, "type"), "\"text\"");
+        return field_bad(e, name.s, json_get(part, "type"), "\"text\"");
     if (!str_eqz(type, "text") && !str_eqz(type, "input_text") && !str_eqz(type, "output_text"))
-        return api_refuse(e, 400, "unsupported_content", name,
-                          "%s is \"%.*s\"; this model reads text parts only", name,
+        return api_refuse(e, 400, "unsupported_content", name.s,
+                          "%s is \"%.*s\"; this model reads text parts only", name.s,
                           type.n > 40 ? 40 : (int)type.n, type.p);
-    snprintf(name, sizeof name, "%s.text", at);
+    name = field_name("%s.text", at);
     if (json_type(json_get(part, "text")) != JSON_STR)
-        return field_bad(e, name, json_get(part, "text"), "a string");
+        return field_bad(e, name.s, json_get(part, "text"), "a string");
     return QN_OK;
 }
 
 static enum qn_status check_content(const struct json *msg, bool may_be_null, const char *at,
                                     struct api_error *e)
 {
-    char name[80];
+    struct field_name name;
     const struct json *c = json_get(msg, "content");
-    snprintf(name, sizeof name, "%s.content", at);
+    name = field_name("%s.content", at);
     switch (json_type(c)) {
     case JSON_STR:
         return QN_OK;
     case JSON_NULL:
-        return may_be_null ? QN_OK : field_bad(e, name, c, "a string or an array of text parts");
+        return may_be_null ? QN_OK : field_bad(e, name.s, c, "a string or an array of text parts");
     case JSON_ARR:
         for (size_t i = 0; i < json_len(c); i++) {
-            char part[96];
-            snprintf(part, sizeof part, "%s[%zu]", name, i);
-            QN_TRY(check_part(json_at(c, i), part, e));
+            struct field_name part = field_name("%s[%zu]", name.s, i);
+            QN_TRY(check_part(json_at(c, i), part.s, e));
         }
         return QN_OK;
     default:
-        return field_bad(e, name, c, "a string or an array of text parts");
+        return field_bad(e, name.s, c, "a string or an array of text parts");
     }
 }
 
 static enum qn_status check_call(const struct json *call, const char *at, struct api_error *e)
 {
-    char name[96];
+    struct field_name name;
     const struct json *fn = json_get(call, "function");
-    snprintf(name, sizeof name, "%s.function", at);
+    name = field_name("%s.function", at);
     if (json_type(call) != JSON_OBJ || json_type(fn) != JSON_OBJ)
-        return field_bad(e, name, fn, "an object with \"name\" and \"arguments\"");
-    snprintf(name, sizeof name, "%s.function.name", at);
+        return field_bad(e, name.s, fn, "an object with \"name\" and \"arguments\"");
+    name = field_name("%s.function.name", at);
     if (json_type(json_get(fn, "name")) != JSON_STR)
-        return field_bad(e, name, json_get(fn, "name"), "a string");
+        return field_bad(e, name.s, json_get(fn, "name"), "a string");
     enum json_type args = json_type(json_get(fn, "arguments"));
-    snprintf(name, sizeof name, "%s.function.arguments", at);
+    name = field_name("%s.function.arguments", at);
     if (args != JSON_STR && args != JSON_OBJ && args != JSON_NULL)
-        return field_bad(e, name, json_get(fn, "arguments"), "JSON text in a string, or an object");
+        return field_bad(e, name.s, json_get(fn, "arguments"), "JSON text in a string, or an object");
     return QN_OK;
 }
 
 static enum qn_status check_message(const struct json *msg, size_t i, struct api_error *e)
 {
-    char at[48], name[80];
-    snprintf(at, sizeof at, "messages[%zu]", i);
+    struct field_name name;
+    struct field_name where = field_name("messages[%zu]", i);
+    const char *at = where.s;
     if (json_type(msg) != JSON_OBJ)
         return field_bad(e, at, msg, "an object with \"role\" and \"content\"");
     struct str role = json_str(json_get(msg, "role"));
-    snprintf(name, sizeof name, "%s.role", at);
+    name = field_name("%s.role", at);
     if (!role.p || !known_role(role))
-        return field_bad(e, name, json_get(msg, "role"),
+        return field_bad(e, name.s, json_get(msg, "role"),
                          "system, developer, user, assistant or tool");
     const struct json *calls = json_get(msg, "tool_calls");
     bool assistant = str_eqz(role, "assistant");
-    snprintf(name, sizeof name, "%s.tool_calls", at);
+    name = field_name("%s.tool_calls", at);
     if (json_type(calls) != JSON_NULL && json_type(calls) != JSON_ARR)
-        return field_bad(e, name, calls, "an array");
+        return field_bad(e, name.s, calls, "an array");
     for (size_t k = 0; k < json_len(calls); k++) {
-        char call[64];
-        snprintf(call, sizeof call, "%s.tool_calls[%zu]", at, k);
-        QN_TRY(check_call(json_at(calls, k), call, e));
+        struct field_name call = field_name("%s.tool_calls[%zu]", at, k);
+        QN_TRY(check_call(json_at(calls, k), call.s, e));
     }
     static const char *const texts[] = {"name", "tool_call_id", "reasoning", "reasoning_content"};
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
         const struct json *v = json_get(msg, texts[k]);
-        snprintf(name, sizeof name, "%s.%s", at, texts[k]);
+        name = field_name("%s.%s", at, texts[k]);
         if (json_type(v) != JSON_NULL && json_type(v) != JSON_STR)
-            return field_bad(e, name, v, "a string");
+            return field_bad(e, name.s, v, "a string");
     }
     return check_content(msg, assistant, at, e);
 }
@@ -123,19 +122,19 @@ enum qn_status openai_check_messages(const struct json *body, struct api_error *
 
 static enum qn_status check_tool(const struct json *tool, size_t i, struct api_error *e)
 {
-    char name[64];
+    struct field_name name;
     const struct json *fn = json_get(tool, "function");
-    snprintf(name, sizeof name, "tools[%zu].type", i);
+    name = field_name("tools[%zu].type", i);
     if (json_type(tool) != JSON_OBJ || !str_eqz(json_str(json_get(tool, "type")), "function"))
-        return field_bad(e, name, json_get(tool, "type"), "\"function\"");
-    snprintf(name, sizeof name, "tools[%zu].function.name", i);
+        return field_bad(e, name.s, json_get(tool, "type"), "\"function\"");
+    name = field_name("tools[%zu].function.name", i);
     struct str s = json_str(json_get(fn, "name"));
     if (s.n == 0 || s.n > 256)
-        return field_bad(e, name, json_get(fn, "name"), "a name of 1 to 256 bytes");
-    snprintf(name, sizeof name, "tools[%zu].function.parameters", i);
+        return field_bad(e, name.s, json_get(fn, "name"), "a name of 1 to 256 bytes");
+    name = field_name("tools[%zu].function.parameters", i);
     enum json_type t = json_type(json_get(fn, "parameters"));
     if (t != JSON_OBJ && t != JSON_NULL)
-        return field_bad(e, name, json_get(fn, "parameters"), "a JSON schema object");
+        return field_bad(e, name.s, json_get(fn, "parameters"), "a JSON schema object");
     return QN_OK;
 }
 
