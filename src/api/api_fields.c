@@ -1,6 +1,6 @@
 /*
- * api_fields.c - typed reads of a request's fields, with refusals that say what is wrong. Knows JSON
- * and field names, no dialect's answer.
+ * api_fields.c - typed reads of a request's fields, with refusals that say what is wrong. Knows
+ * JSON and field names, no dialect's answer.
  */
 #include "api/api_fields.h"
 
@@ -28,8 +28,8 @@ enum qn_status field_bad(struct api_error *e, const char *param, const struct js
     if (cut)
         for (n = SHOWN_MAX; n > 0 && ((unsigned char)b.p[n] & 0xC0) == 0x80; n--)
             ;
-    api_refuse(e, 400, "invalid_value", param, "%s is %.*s%s; expected %s", param, (int)n, buf_z(&b),
-               cut ? "..." : "", expected);
+    api_refuse(e, 400, "invalid_value", param, "%s is %.*s%s; expected %s", param, (int)n,
+               buf_z(&b), cut ? "..." : "", expected);
     buf_free(&b);
     return QN_BAD_INPUT;
 }
@@ -92,8 +92,7 @@ enum qn_status field_i32(const struct json *o, const char *key, int32_t min, int
     return field_bad(e, key, v, want);
 }
 
-enum qn_status field_str(const struct json *o, const char *key, struct str *io,
-                         struct api_error *e)
+enum qn_status field_str(const struct json *o, const char *key, struct str *io, struct api_error *e)
 {
     const struct json *v = json_get(o, key);
     if (json_type(v) == JSON_NULL)
@@ -227,10 +226,10 @@ enum qn_status fields_sampling(const struct api_model *m, const struct json *o,
     QN_TRY(field_float(o, "repetition_penalty", (struct field_range){0, 100, true},
                        &s->repetition_penalty, e));
     QN_TRY(field_i32(o, "repetition_context_size", 0, INT32_MAX, &s->repetition_window, e));
-    QN_TRY(field_float(o, "xtc_probability", (struct field_range){0, 1, false},
-                       &s->xtc_probability, e));
-    QN_TRY(field_float(o, "xtc_threshold", (struct field_range){0, 0.5, false}, &s->xtc_threshold,
+    QN_TRY(field_float(o, "xtc_probability", (struct field_range){0, 1, false}, &s->xtc_probability,
                        e));
+    QN_TRY(
+        field_float(o, "xtc_threshold", (struct field_range){0, 0.5, false}, &s->xtc_threshold, e));
     QN_TRY(seed_of(o, r, e));
     if (!r->seeded)
         s->seed = rng_seed_fresh();

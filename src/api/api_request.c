@@ -123,8 +123,8 @@ enum qn_status api_request_read(const struct api_dialect *d, const struct api_mo
         return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
                           err.msg);
     if (json_type(r->body) != JSON_OBJ)
-        return api_refuse(e, 400, "invalid_json", NULL, "the body is of type %s; expected an object",
-                          json_type_name(r->body));
+        return api_refuse(e, 400, "invalid_json", NULL,
+                          "the body is of type %s; expected an object", json_type_name(r->body));
     QN_TRY(check_model(m, r->body, e));
     return d->parse(m, r, e);
 }

@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/rng.h"
 
-#define WINDOW        8                   /* choices of one request in the scheduler together */
-#define RETRY_US      20000               /* between tries to submit a further choice */
-#define GIVE_UP_US    (int64_t)60000000   /* queue full for this long with nothing running */
-#define POLL_MS       3                   /* per generation, when several run */
+#define WINDOW     8                 /* choices of one request in the scheduler together */
+#define RETRY_US   20000             /* between tries to submit a further choice */
+#define GIVE_UP_US (int64_t)60000000 /* queue full for this long with nothing running */
+#define POLL_MS    3                 /* per generation, when several run */
 
 struct slot {
     struct gen *gen; /* NULL = free */

@@ -79,8 +79,8 @@ struct api_request {
     struct api_prompt *prompts; /* [n_prompts] in the arena */
     int32_t n_prompts;
 
-    int32_t n;          /* choices per prompt */
-    int32_t max_tokens; /* -1 = to the end of the context */
+    int32_t n;                   /* choices per prompt */
+    int32_t max_tokens;          /* -1 = to the end of the context */
     struct sample_params sample; /* sample.n_top: -1 = no logprobs */
     struct logit_bias *bias;     /* in the arena */
     struct str stop[GEN_STOP_MAX];

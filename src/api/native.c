@@ -17,8 +17,8 @@ static enum qn_status read_object(struct str body, struct json **out, struct api
         return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
                           err.msg);
     if (json_type(*out) != JSON_OBJ)
-        return api_refuse(e, 400, "invalid_json", NULL, "the body is of type %s; expected an object",
-                          json_type_name(*out));
+        return api_refuse(e, 400, "invalid_json", NULL,
+                          "the body is of type %s; expected an object", json_type_name(*out));
     return QN_OK;
 }
 

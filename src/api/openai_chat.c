@@ -15,9 +15,9 @@
 /* Fields that promise something this server does not do: silence would be a wrong answer. */
 static enum qn_status refuse_unsupported(const struct json *o, struct api_error *e)
 {
-    static const char *const fields[] = {
-        "guided_json", "guided_regex", "guided_choice",  "guided_grammar", "structured_outputs",
-        "grammar",     "functions",    "function_call", "audio"};
+    static const char *const fields[] = {"guided_json",    "guided_regex",       "guided_choice",
+                                         "guided_grammar", "structured_outputs", "grammar",
+                                         "functions",      "function_call",      "audio"};
     const struct json *format = NULL;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (json_has(o, fields[i]))
@@ -93,7 +93,8 @@ static void chat_answer(const struct api_model *m, const struct api_request *r,
     jw_obj_end(&w);
 }
 
-/* ---- streams ---------------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------------------
+ */
 
 /* Per choice: whether the role went out, and tokens whose logprobs wait for the next chunk. */
 struct chat_lane {

@@ -1,5 +1,6 @@
 /*
- * openai_common.c - pieces that the OpenAI routes share. Writes JSON only; no sockets, no scheduler.
+ * openai_common.c - pieces that the OpenAI routes share. Writes JSON only; no sockets, no
+ * scheduler.
  */
 #include "api/openai_common.h"
 

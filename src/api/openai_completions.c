@@ -101,14 +101,16 @@ static enum qn_status completions_parse(const struct api_model *m, struct api_re
     return QN_OK;
 }
 
-/* ---- echo --------------------------------------------------------------------------------------- */
+/* ---- echo ---------------------------------------------------------------------------------------
+ */
 
 static bool is_bos(const struct api_model *m, int32_t id)
 {
     return id == tok_bos(m->tok);
 }
 
-/* What echo gives back: the text as it came, or the text of the ids without a leading start token. */
+/* What echo gives back: the text as it came, or the text of the ids without a leading start token.
+ */
 static void echo_text(const struct api_model *m, const struct api_prompt *p, struct buf *out)
 {
     if (p->text.p) {
@@ -119,7 +121,8 @@ static void echo_text(const struct api_model *m, const struct api_prompt *p, str
     tok_decode(m->tok, p->ids + skip, (size_t)(p->n_ids - skip), true, out);
 }
 
-/* ---- logprobs: four parallel arrays --------------------------------------------------------------- */
+/* ---- logprobs: four parallel arrays
+ * --------------------------------------------------------------- */
 
 struct legacy {
     struct buf tokens, logprobs, tops, offsets; /* insides of the four arrays */
@@ -214,7 +217,8 @@ static void legacy_write(struct jw *w, const struct legacy *l)
     jw_obj_end(w);
 }
 
-/* ---- whole answers ----------------------------------------------------------------------------- */
+/* ---- whole answers -----------------------------------------------------------------------------
+ */
 
 static void write_choice(struct jw *w, const struct api_model *m, const struct api_request *r,
                          const struct api_choice *c, int32_t index)
@@ -261,7 +265,8 @@ static void completions_answer(const struct api_model *m, const struct api_reque
     jw_obj_end(&w);
 }
 
-/* ---- streams ------------------------------------------------------------------------------------- */
+/* ---- streams
+ * ------------------------------------------------------------------------------------- */
 
 /* Per choice: whether the echo went out, and logprobs that wait for the next chunk with text. */
 struct lane {

@@ -10,8 +10,8 @@
 
 static bool known_role(struct str s)
 {
-    static const char *const roles[] = {"system", "developer", "user",
-                                        "assistant", "tool", "function"};
+    static const char *const roles[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         if (str_eqz(s, roles[i]))
             return true;
@@ -72,7 +72,8 @@ static enum qn_status check_call(const struct json *call, const char *at, struct
     enum json_type args = json_type(json_get(fn, "arguments"));
     name = field_name("%s.function.arguments", at);
     if (args != JSON_STR && args != JSON_OBJ && args != JSON_NULL)
-        return field_bad(e, name.s, json_get(fn, "arguments"), "JSON text in a string, or an object");
+        return field_bad(e, name.s, json_get(fn, "arguments"),
+                         "JSON text in a string, or an object");
     return QN_OK;
 }
 
@@ -184,7 +185,8 @@ enum qn_status openai_check_tools(const struct json *body, bool *use_tools, stru
     return QN_OK;
 }
 
-/* ---- the template's request -------------------------------------------------------------------- */
+/* ---- the template's request --------------------------------------------------------------------
+ */
 
 static enum qn_status effort_of(const struct json *body, struct str *effort, struct api_error *e)
 {

@@ -1,6 +1,6 @@
 /*
- * auth.c - API keys: "Authorization: Bearer KEY" or "x-api-key: KEY". Every key is compared, each in
- * time that does not depend on where it differs.
+ * auth.c - API keys: "Authorization: Bearer KEY" or "x-api-key: KEY". Every key is compared, each
+ * in time that does not depend on where it differs.
  */
 #include "server/server_int.h"
 

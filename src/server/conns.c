@@ -14,9 +14,9 @@
 
 #include "base/clock.h"
 
-#define TICK_MS       200
-#define LINGER_US     2000000
-#define CROWDED_US    1000000 /* idle this long is long enough when places are scarce */
+#define TICK_MS    200
+#define LINGER_US  2000000
+#define CROWDED_US 1000000 /* idle this long is long enough when places are scarce */
 
 static bool overdue(const struct conns *c, const struct conn *k, int64_t now)
 {

@@ -53,8 +53,8 @@ void cors_preflight_headers(const struct http_req *rq, struct MHD_Response *resp
 {
     if (!allowed(rq))
         return;
-    const char *want = MHD_lookup_connection_value(rq->mc, MHD_HEADER_KIND,
-                                                   "Access-Control-Request-Headers");
+    const char *want =
+        MHD_lookup_connection_value(rq->mc, MHD_HEADER_KIND, "Access-Control-Request-Headers");
     MHD_add_response_header(resp, "Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
     MHD_add_response_header(resp, "Access-Control-Allow-Headers",
                             want && strlen(want) < 1000

@@ -16,11 +16,11 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-#define WAIT_MS      40     /* longest sleep between looks at the client */
-#define LOOK_US      100000 /* looks at the client while tokens flow */
-#define PROBE_US     1000000
-#define PROBE_AFTER  300000 /* an unclear FIN is given this long before the first probe */
-#define BATCH_BYTES  16384  /* events that are ready together leave together */
+#define WAIT_MS     40     /* longest sleep between looks at the client */
+#define LOOK_US     100000 /* looks at the client while tokens flow */
+#define PROBE_US    1000000
+#define PROBE_AFTER 300000 /* an unclear FIN is given this long before the first probe */
+#define BATCH_BYTES 16384  /* events that are ready together leave together */
 
 struct job {
     struct server *srv;
@@ -53,7 +53,8 @@ void job_free(struct http_req *rq)
     free(j);
 }
 
-/* ---- is the client still there? ------------------------------------------------------------------ */
+/* ---- is the client still there?
+ * ------------------------------------------------------------------ */
 
 /* An interim answer is the only thing that may be written before a whole one; a client that has
  * closed its socket answers it with a reset, and the next look sees that. */
@@ -109,7 +110,8 @@ static void next_event(struct job *j, int wait_ms, struct api_event *ev)
     }
 }
 
-/* ---- streams ------------------------------------------------------------------------------------- */
+/* ---- streams
+ * ------------------------------------------------------------------------------------- */
 
 static bool stream_step(struct job *j)
 {
@@ -155,9 +157,9 @@ static enum MHD_Result start_stream(struct http_req *rq)
     struct job *j = rq->job;
     j->stream = j->req.dialect->stream_begin(rq->srv->p.model, &j->req, &j->out);
     struct MHD_Response *resp =
-        j->stream ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BATCH_BYTES, stream_read, j,
-                                                      NULL)
-                  : NULL;
+        j->stream
+            ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BATCH_BYTES, stream_read, j, NULL)
+            : NULL;
     if (!resp)
         return MHD_NO;
     j->wrote_us = clock_us();
@@ -171,7 +173,8 @@ static enum MHD_Result start_stream(struct http_req *rq)
     return ok;
 }
 
-/* ---- whole answers ---------------------------------------------------------------------------------- */
+/* ---- whole answers
+ * ---------------------------------------------------------------------------------- */
 
 /* True when all is there; false with *e filled, or with e->status 0 when the client has left. */
 static bool collect(struct job *j, struct api_answer *a, struct api_error *e)
@@ -224,7 +227,8 @@ static enum MHD_Result whole(struct http_req *rq)
     return MHD_NO;
 }
 
-/* ---- begin ------------------------------------------------------------------------------------------- */
+/* ---- begin
+ * ------------------------------------------------------------------------------------------- */
 
 static enum qn_status begin(struct http_req *rq, struct job *j, struct api_error *e)
 {

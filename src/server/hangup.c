@@ -63,8 +63,7 @@ static enum answer read_reply(int nl)
         return UNKNOWN;
     ssize_t n = recv(nl, buf, sizeof buf, 0);
     struct nlmsghdr *h = (struct nlmsghdr *)buf;
-    if (n < (ssize_t)sizeof *h || !NLMSG_OK(h, (size_t)n) ||
-        h->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+    if (n < (ssize_t)sizeof *h || !NLMSG_OK(h, (size_t)n) || h->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
         h->nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
         return UNKNOWN;
     const struct inet_diag_msg *m = NLMSG_DATA(h);

@@ -2,10 +2,10 @@
  * http.c - the server's life and its hooks in libmicrohttpd: framing checks, body storage with
  * limits, routing, access log. See server.h.
  *
- * A request passes here three times: headers (begin), body pieces (take_body), end (finish). What is
- * refused at the headers is answered at the end when the body is short (the connection lives on), and
- * at once when it is not: then the answer is written past libmicrohttpd and the rest of the body is
- * read and dropped for a moment, so that the client can read the answer.
+ * A request passes here three times: headers (begin), body pieces (take_body), end (finish). What
+ * is refused at the headers is answered at the end when the body is short (the connection lives
+ * on), and at once when it is not: then the answer is written past libmicrohttpd and the rest of
+ * the body is read and dropped for a moment, so that the client can read the answer.
  */
 #include "server/server_int.h"
 
@@ -23,13 +23,14 @@
 #include "base/log.h"
 #include "base/rng.h"
 
-#define HEADER_LINE_MAX 16384
+#define HEADER_LINE_MAX  16384
 #define HEADER_COUNT_MAX 128
-#define POOL_BYTES      (160 * 1024) /* headers of one request; larger ones are MHD's own 431 */
-#define STACK_BYTES     (2 * 1024 * 1024)
-#define BODIES_MAX      2            /* times max_body: all stored bodies together */
+#define POOL_BYTES       (160 * 1024) /* headers of one request; larger ones are MHD's own 431 */
+#define STACK_BYTES      (2 * 1024 * 1024)
+#define BODIES_MAX       2 /* times max_body: all stored bodies together */
 
-/* ---- framing ------------------------------------------------------------------------------------- */
+/* ---- framing
+ * ------------------------------------------------------------------------------------- */
 
 struct framing {
     int n_length, n_encoding, n_header, n_host;
@@ -103,7 +104,8 @@ static void too_large(struct http_req *rq)
                "the body is larger than the limit of %zu bytes", rq->srv->p.max_body);
 }
 
-/* ---- one request ------------------------------------------------------------------------------------ */
+/* ---- one request
+ * ------------------------------------------------------------------------------------ */
 
 static uint64_t peer_key(struct http_req *rq, int key_index)
 {
@@ -282,7 +284,8 @@ static void access_line(const struct http_req *rq)
     if (rq->generated)
         log_line(LOG_INFO, "http", "%s %s %d %.1fms in=%lld cached=%lld out=%lld id=%s", rq->method,
                  rq->path, rq->status, ms, (long long)rq->usage.prompt_tokens,
-                 (long long)rq->usage.cached_tokens, (long long)rq->usage.completion_tokens, rq->id);
+                 (long long)rq->usage.cached_tokens, (long long)rq->usage.completion_tokens,
+                 rq->id);
     else
         log_line(LOG_INFO, "http", "%s %s %d %.1fms id=%s", rq->method, rq->path, rq->status, ms,
                  rq->id);
@@ -330,7 +333,8 @@ static void on_mhd_log(void *cls, const char *fmt, va_list ap)
     log_line(LOG_DEBUG, "mhd", "%s", line);
 }
 
-/* ---- the server's life ---------------------------------------------------------------------------- */
+/* ---- the server's life
+ * ---------------------------------------------------------------------------- */
 
 static void defaults(struct server_params *p)
 {
@@ -350,8 +354,8 @@ static void defaults(struct server_params *p)
 
 static enum qn_status start_daemon(struct server *s, struct qn_err *err)
 {
-    unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-                     MHD_USE_ITC | MHD_USE_ERROR_LOG;
+    unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+                     MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG;
     s->mhd = MHD_start_daemon(
         flags, (uint16_t)s->port, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
         MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_CONNECTION_LIMIT,
@@ -376,8 +380,8 @@ static enum qn_status open_and_start(struct server *s, struct qn_err *err)
                 s->p.host);
     bool any = strcmp(s->p.host, "0.0.0.0") == 0 || strcmp(s->p.host, "::") == 0;
     bool v6 = !any && strchr(s->p.host, ':');
-    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "", any ? "127.0.0.1" : s->p.host,
-             v6 ? "]" : "", s->port);
+    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "",
+             any ? "127.0.0.1" : s->p.host, v6 ? "]" : "", s->port);
     QN_TRY(conns_start(&s->conns, s->p.max_connections, s->p.idle_timeout_s, s->p.read_timeout_s,
                        err));
     return start_daemon(s, err);

@@ -18,8 +18,7 @@ void reply_common_headers(const struct http_req *rq, struct MHD_Response *resp)
     cors_headers(rq, resp);
 }
 
-static void error_headers(struct http_req *rq, const struct api_error *e,
-                          struct MHD_Response *resp)
+static void error_headers(struct http_req *rq, const struct api_error *e, struct MHD_Response *resp)
 {
     char n[16];
     if (e->retry_after_s > 0) {
@@ -134,8 +133,9 @@ void reply_raw(struct http_req *rq, const struct api_error *e)
     static char none[1];
     struct MHD_Response *resp = MHD_create_response_from_buffer(0, none, MHD_RESPMEM_PERSISTENT);
     error_body(rq, e, &body);
-    buf_addf(&head, "HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                    "Content-Length: %zu\r\n",
+    buf_addf(&head,
+             "HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n",
              e->status, reason(e->status), body.n);
     if (resp) {
         reply_common_headers(rq, resp);

@@ -1,6 +1,6 @@
 /*
- * routes.c - the list of routes and the handlers of those that do not generate. A new dialect is one
- * row with its struct api_dialect.
+ * routes.c - the list of routes and the handlers of those that do not generate. A new dialect is
+ * one row with its struct api_dialect.
  */
 #include "server/server_int.h"
 
@@ -66,8 +66,14 @@ static const struct route routes[] = {
     {.method = "GET", .path = "/v1/models", .plain = get_models},
     {.method = "GET", .path = "/v1/models/", .plain = get_model},
     {.method = "GET", .path = "/stats", .plain = get_stats},
-    {.method = "POST", .path = "/v1/chat/completions", .body = true, .dialect = &dialect_openai_chat},
-    {.method = "POST", .path = "/v1/completions", .body = true, .dialect = &dialect_openai_completions},
+    {.method = "POST",
+     .path = "/v1/chat/completions",
+     .body = true,
+     .dialect = &dialect_openai_chat},
+    {.method = "POST",
+     .path = "/v1/completions",
+     .body = true,
+     .dialect = &dialect_openai_completions},
     {.method = "POST", .path = "/tokenize", .body = true, .plain = post_tokenize},
     {.method = "POST", .path = "/detokenize", .body = true, .plain = post_detokenize},
     {.method = "POST", .path = "/apply-template", .body = true, .plain = post_apply_template},

@@ -13,7 +13,8 @@
 
 #include "server/server.h"
 
-/* ---- connections (conns.c) -------------------------------------------------------------------- */
+/* ---- connections (conns.c) --------------------------------------------------------------------
+ */
 
 enum conn_state {
     CONN_IDLE,   /* between requests, or sending headers */
@@ -46,7 +47,8 @@ void conns_remove(struct conns *c, struct conn *k);
 void conns_state(struct conns *c, struct conn *k, enum conn_state st);
 int conns_count(struct conns *c);
 
-/* ---- hang-ups (hangup.c) ----------------------------------------------------------------------- */
+/* ---- hang-ups (hangup.c) -----------------------------------------------------------------------
+ */
 
 enum peer { PEER_HERE, PEER_UNSURE, PEER_GONE };
 
@@ -60,7 +62,8 @@ struct hangup {
  * see hangup.c for what does. PEER_UNSURE: only writing something will tell. */
 enum peer hangup_look(struct hangup *h);
 
-/* ---- requests ------------------------------------------------------------------------------------ */
+/* ---- requests
+ * ------------------------------------------------------------------------------------ */
 
 struct route;
 struct job;

@@ -158,7 +158,8 @@ static enum qn_status push(struct seq *q, const int32_t *ids, int32_t n)
     return QN_OK;
 }
 
-/* Appends an item's tokens; logits of the last rows as asked. Returns how long a model would take. */
+/* Appends an item's tokens; logits of the last rows as asked. Returns how long a model would take.
+ */
 static enum qn_status run_item(const struct scripted_lm *m, struct qn_step_item *it, int *sleep_us,
                                struct qn_err *err)
 {

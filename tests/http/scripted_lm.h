@@ -1,7 +1,7 @@
 /*
- * scripted_lm.h - a language model whose answers the prompt itself dictates, for tests of everything
- * above it. Deterministic: the logits are a function of the sequence's tokens, so that batches,
- * chunks and seeds behave as with a real model.
+ * scripted_lm.h - a language model whose answers the prompt itself dictates, for tests of
+ * everything above it. Deterministic: the logits are a function of the sequence's tokens, so that
+ * batches, chunks and seeds behave as with a real model.
  *
  * It reads the last directive of the form [[KEY=VALUE;...]] in the prompt (one token per byte):
  *   ids=1,2,3    the answer, token by token, then EOS
