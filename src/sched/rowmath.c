@@ -1,37 +1,59 @@
 /*
  * rowmath.c - passes over a row of logits; see rowmath.h.
  *
- * The loops run over whole blocks of a fixed size with independent lanes, which is the shape that
- * gcc and clang vectorise without licence to reorder float arithmetic; a short last block is padded
- * on the stack with values that change nothing.
+ * The loops run over whole blocks in vectors of four floats (the compilers' generic vectors, which
+ * every target has; left to themselves they do not vectorise these loops). A short last block is
+ * padded on the stack with values that change nothing.
  */
 #include "sched/rowmath.h"
 
 #include <math.h>
 #include <string.h>
 
-#define LANES 16
+typedef float vec __attribute__((vector_size(16)));
+typedef int32_t ivec __attribute__((vector_size(16)));
+
+#define W     4           /* floats in a vector */
+#define CHAIN 4           /* vectors in flight: independent chains hide the latency */
+#define STEP  (W * CHAIN) /* floats per turn of a loop */
+
+static inline vec load(const float *p)
+{
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline vec splat(float v)
+{
+    return (vec){v, v, v, v};
+}
+
+/* a where the mask's bits are set, otherwise b. */
+static inline vec choose(ivec mask, vec a, vec b)
+{
+    return (vec)((mask & (ivec)a) | (~mask & (ivec)b));
+}
 
 /* ---- maximum ------------------------------------------------------------------------------ */
 
-static float block_max(const float *x, int32_t *nan)
+static float block_max(const float *x, ivec *nan)
 {
-    float m[LANES];
-    int32_t bad[LANES] = {0};
-    for (int j = 0; j < LANES; j++)
-        m[j] = -INFINITY;
-    for (int i = 0; i < ROW_BLOCK; i += LANES) {
-        for (int j = 0; j < LANES; j++) {
-            float v = x[i + j];
-            m[j] = v > m[j] ? v : m[j];
-            bad[j] |= v != v;
+    vec m[CHAIN];
+    ivec bad = {0};
+    for (int j = 0; j < CHAIN; j++)
+        m[j] = splat(-INFINITY);
+    for (int i = 0; i < ROW_BLOCK; i += STEP) {
+        for (int j = 0; j < CHAIN; j++) {
+            vec v = load(x + i + j * W);
+            m[j] = choose(v > m[j], v, m[j]);
+            bad |= v != v;
         }
     }
-    float best = m[0];
-    for (int j = 0; j < LANES; j++) {
-        best = m[j] > best ? m[j] : best;
-        *nan |= bad[j];
-    }
+    *nan |= bad;
+    float best = -INFINITY;
+    for (int j = 0; j < STEP; j++)
+        best = m[j / W][j % W] > best ? m[j / W][j % W] : best;
     return best;
 }
 
@@ -48,7 +70,8 @@ static const float *block_at(const float *x, int32_t n, int32_t at, float *pad)
 struct row_max row_scan(const float *x, int32_t n, float *bmax)
 {
     float pad[ROW_BLOCK];
-    int32_t nan = 0, best_at = 0, n_block = row_blocks(n);
+    ivec nan = {0};
+    int32_t best_at = 0, n_block = row_blocks(n);
     float best = -INFINITY;
     for (int32_t b = 0; b < n_block; b++) {
         bmax[b] = block_max(block_at(x, n, b * ROW_BLOCK, pad), &nan);
@@ -57,7 +80,7 @@ struct row_max row_scan(const float *x, int32_t n, float *bmax)
             best_at = b * ROW_BLOCK;
         }
     }
-    struct row_max r = {.v = best, .id = best_at, .nan = nan != 0};
+    struct row_max r = {.v = best, .id = best_at, .nan = (nan[0] | nan[1] | nan[2] | nan[3]) != 0};
     while (!r.nan && x[r.id] != best) /* the block holds it, unless every element is -inf */
         r.id++;
     return r;
@@ -72,49 +95,38 @@ struct row_max row_scan(const float *x, int32_t n, float *bmax)
  * under 6e-9), then k added to the exponent bits. k is rounded by adding 1.5 * 2^23, which leaves
  * it in the low mantissa bits.
  */
-static inline float exp_neg(float d)
+static inline vec exp_neg(vec d)
 {
-    const float magic = 12582912.0f;
-    float c = d < EXP_LOW ? EXP_LOW : d;
-    float kf = c * 1.44269504f + magic;
-    int32_t k, y;
-    memcpy(&k, &kf, sizeof k);
+    const vec magic = splat(12582912.0f);
+    vec c = choose(d < splat(EXP_LOW), splat(EXP_LOW), d);
+    vec kf = c * 1.44269504f + magic;
+    ivec k = (ivec)kf << 23;
     kf -= magic;
-    float r = c - kf * 0.693359375f; /* the high part has few bits: the product is exact */
+    vec r = c - kf * 0.693359375f; /* the high part has few bits: the product is exact */
     r -= kf * -2.12194440e-4f;
-    float p = 1.98412698e-4f;
-    p = p * r + 1.38888889e-3f;
+    vec p = r * 1.98412698e-4f + 1.38888889e-3f;
     p = p * r + 8.33333333e-3f;
     p = p * r + 4.16666667e-2f;
     p = p * r + 1.66666667e-1f;
     p = p * r + 0.5f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    memcpy(&y, &p, sizeof y);
-    y += (int32_t)((uint32_t)k << 23);
-    y = d < EXP_LOW ? 0 : y;
-    memcpy(&p, &y, sizeof p);
-    return p;
-}
-
-float row_exp1(float d)
-{
-    return exp_neg(d);
+    return (vec)(((ivec)p + k) & ~(ivec)(d < splat(EXP_LOW)));
 }
 
 static double block_exp(const float *x, float top, float inv_t, float *w)
 {
-    float sum[LANES] = {0};
-    for (int i = 0; i < ROW_BLOCK; i += LANES) {
-        for (int j = 0; j < LANES; j++) {
-            float e = exp_neg((x[i + j] - top) * inv_t);
-            w[i + j] = e;
+    vec sum[CHAIN] = {{0}};
+    for (int i = 0; i < ROW_BLOCK; i += STEP) {
+        for (int j = 0; j < CHAIN; j++) {
+            vec e = exp_neg((load(x + i + j * W) - top) * inv_t);
+            memcpy(w + i + j * W, &e, sizeof e);
             sum[j] += e;
         }
     }
     double s = 0;
-    for (int j = 0; j < LANES; j++)
-        s += sum[j];
+    for (int j = 0; j < STEP; j++)
+        s += (double)sum[j / W][j % W];
     return s;
 }
 
@@ -172,9 +184,28 @@ static float key_value(uint32_t k)
     return v;
 }
 
+/* From the highest bin down, the one in which the running weight reaches the target, or the lowest
+ * that weighs anything; -1 when none does. *above is the weight over it, before and after. */
+static int reach(const double *hist, int bins, double target, double *above)
+{
+    int hit = -1;
+    double before = *above, sum = *above;
+    for (int b = bins - 1; b >= 0; b--) {
+        if (hist[b] <= 0)
+            continue;
+        hit = b;
+        before = sum;
+        sum += hist[b];
+        if (sum >= target)
+            break;
+    }
+    *above = before;
+    return hit;
+}
+
 /* Radix selection from the top digit down: each level finds the digit in which the running weight,
  * taken from the highest value, reaches the target. */
-float row_select(const float *x, const float *w, int32_t n, double target)
+static float radix_select(const float *x, const float *w, int32_t n, double target)
 {
     static const struct {
         int shift, bins;
@@ -182,28 +213,52 @@ float row_select(const float *x, const float *w, int32_t n, double target)
     double hist[2048], above = 0;
     uint32_t prefix = 0, mask = 0;
     for (int l = 0; l < 3; l++) {
-        int shift = level[l].shift, bins = level[l].bins, hit = -1;
+        int shift = level[l].shift, bins = level[l].bins;
         memset(hist, 0, (size_t)bins * sizeof *hist);
         for (int32_t i = 0; i < n; i++) {
             uint32_t k = key_of(x[i]);
             if ((k & mask) == prefix)
                 hist[(k >> shift) & (uint32_t)(bins - 1)] += w ? (double)w[i] : 1.0;
         }
-        double before = above;
-        for (int b = bins - 1; b >= 0; b--) {
-            if (hist[b] <= 0)
-                continue;
-            hit = b;
-            before = above;
-            above += hist[b];
-            if (above >= target)
-                break;
-        }
+        int hit = reach(hist, bins, target, &above);
         if (hit < 0) /* nothing weighs anything: everything passes */
             return -INFINITY;
-        above = before;
         prefix |= (uint32_t)hit << shift;
         mask |= (uint32_t)(bins - 1) << shift;
     }
     return key_value(prefix);
+}
+
+#define BINS      1024
+#define BIN_RANGE 32.0f /* below top; what lies deeper falls into the lowest bin */
+#define FEW       1024
+
+/* Higher values, higher bins; monotone, so equal values share one. */
+static inline int bin_of(float x, float top)
+{
+    float d = (top - x) * (BINS / BIN_RANGE);
+    return BINS - 1 - (int)(d < BINS - 1 ? d : BINS - 1);
+}
+
+/* One histogram of even width leaves few elements in the bin that matters; the radix works on those
+ * alone. When they are many (long ties, far below the top) it takes the whole row. */
+float row_select(const float *x, const float *w, int32_t n, float top, double target)
+{
+    double hist[BINS] = {0}, above = 0;
+    float few_x[FEW + 1], few_w[FEW + 1];
+    if (n <= FEW)
+        return radix_select(x, w, n, target);
+    for (int32_t i = 0; i < n; i++)
+        hist[bin_of(x[i], top)] += w ? (double)w[i] : 1.0;
+    int hit = reach(hist, BINS, target, &above);
+    int32_t n_few = 0;
+    for (int32_t i = 0; i < n && n_few <= FEW;
+         i++) { /* without a branch: the last place is spare */
+        few_x[n_few] = x[i];
+        few_w[n_few] = w ? w[i] : 1.0f;
+        n_few += bin_of(x[i], top) == hit;
+    }
+    if (n_few == 0 || n_few > FEW)
+        return radix_select(x, w, n, target);
+    return radix_select(few_x, few_w, n_few, target - above);
 }

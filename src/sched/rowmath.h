@@ -1,6 +1,6 @@
 /*
  * rowmath.h - passes over one row of logits: maximum, sums of exponentials, the few highest, and
- * selection by mass or count without sorting. Plain C written so that compilers vectorise it.
+ * selection by mass or count without sorting.
  *
  * Every result is a pure function of the row: sums are taken in a fixed order (lanes, then blocks)
  * and without libm in the inner loops, so builds and machines agree. No state, any thread.
@@ -27,17 +27,17 @@ struct row_max {
 /* One pass: the maximum of x[n] and of each block; bmax has row_blocks(n) elements. n >= 1. */
 struct row_max row_scan(const float *x, int32_t n, float *bmax);
 
-/* exp((x[i] - top) * inv_t) with x[i] <= top, under e^-86 exactly 0. Relative error < 2e-7. */
-float row_exp1(float d);
-/* Writes the weights to w and each block's sum to bsum (either may be NULL); returns the sum. */
+/* Weights exp((x[i] - top) * inv_t), no x above top, inv_t > 0; under e^-86 exactly 0, otherwise
+ * with a relative error under 3e-7. Written to w, each block's sum to bsum (either may be NULL);
+ * returns the sum. */
 double row_exp(const float *x, int32_t n, float top, float inv_t, float *w, double *bsum);
 
 /* Ids of the k highest elements (k <= n), highest first, ties by lower id. bmax from row_scan. */
 void row_top(const float *x, int32_t n, const float *bmax, int32_t k, int32_t *ids);
 
 /* The largest t such that the weights of all x[i] >= t sum to at least `target`; the lowest
- * weighted x when even all of them do not. w NULL counts 1 each. No NaN in x, weights >= 0, n >= 1.
- * Cost: three passes, whatever the values. */
-float row_select(const float *x, const float *w, int32_t n, double target);
+ * weighted x when even all of them do not. w NULL counts 1 each. No x above top, no NaN, weights >=
+ * 0, n >= 1. Cost: two passes as a rule, four at worst, whatever the values. */
+float row_select(const float *x, const float *w, int32_t n, float top, double target);
 
 #endif

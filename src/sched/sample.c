@@ -299,7 +299,7 @@ static float first_cut(const struct sampler *s, const float *x, float top, bool 
         cut = fmaxf(cut, top + logf(s->p.min_p));
     /* The k highest block maxima are k different tokens. */
     if (s->p.top_k > 0 && !xtc && s->p.top_k <= row_blocks(s->n_vocab))
-        cut = fmaxf(cut, row_select(s->bmax, NULL, row_blocks(s->n_vocab), s->p.top_k));
+        cut = fmaxf(cut, row_select(s->bmax, NULL, row_blocks(s->n_vocab), top, s->p.top_k));
     return cut;
 }
 
@@ -329,9 +329,9 @@ static void keep(struct cands *c, int32_t i, int32_t *n)
     (*n)++;
 }
 
-static void cut_top_p(struct cands *c, double target)
+static void cut_top_p(struct cands *c, float top, double target)
 {
-    float t = row_select(c->x, c->w, c->n, target);
+    float t = row_select(c->x, c->w, c->n, top, target);
     int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++)
         if (c->x[i] >= t)
@@ -359,11 +359,11 @@ static void cut_xtc(struct sampler *s)
     c->n = n;
 }
 
-static void cut_top_k(struct cands *c, int32_t k)
+static void cut_top_k(struct cands *c, float top, int32_t k)
 {
     if (k >= c->n)
         return;
-    float t = row_select(c->x, NULL, c->n, k);
+    float t = row_select(c->x, NULL, c->n, top, k);
     int32_t above = 0, n = 0;
     for (int32_t i = 0; i < c->n; i++)
         above += c->x[i] > t;
@@ -386,11 +386,11 @@ static double survivors(struct sampler *s, const float *x, float top, int64_t po
     if (p->top_p < 1 || xtc)
         row_exp(c->x, c->n, top, 1, c->w, NULL);
     if (p->top_p < 1)
-        cut_top_p(c, (double)p->top_p * mass);
+        cut_top_p(c, top, (double)p->top_p * mass);
     if (xtc)
         cut_xtc(s);
     if (p->top_k > 0)
-        cut_top_k(c, p->top_k);
+        cut_top_k(c, top, p->top_k);
     float high = -FLT_MAX;
     for (int32_t i = 0; i < c->n; i++)
         high = c->x[i] > high ? c->x[i] : high;
