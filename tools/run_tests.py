@@ -92,7 +92,10 @@ class Runner:
         command = ["meson", "setup", *(["--wipe"] if fresh and (folder / "meson-private").exists() else []),
                    str(folder), str(ROOT), *options]
         if not fresh:
-            return True
+            # The sources may have new tests since: regenerate before anyone asks for the list.
+            command = ["ninja", "-C", str(folder), "build.ninja"]
+            return subprocess.run(command, capture_output=True).returncode == 0 or \
+                self.check(f"configure {os.path.relpath(folder, ROOT)}", command)
         return self.check(f"configure {os.path.relpath(folder, ROOT)}", command, env)
 
     def compile(self, folder, targets=()):

@@ -6,7 +6,7 @@
 # Prints nothing and changes nothing when everything is there.
 set -eu
 
-RUN_PACKAGES="gcc libc6-dev pkg-config meson ninja-build python3
+RUN_PACKAGES="gcc libc6-dev pkg-config meson ninja-build python3 ca-certificates
     libmicrohttpd-dev libpcre2-dev libutf8proc-dev libjson-c-dev libarchive-dev nettle-dev
     libxxhash-dev libedit-dev"
 TEST_PACKAGES="libcmocka-dev clang libclang-rt-14-dev clang-format python3-venv python3-pip xz-utils"
