@@ -1,7 +1,7 @@
 /*
  * quern.h - the engine's public face, and the only installed header.
  *
- * How to think about it: an *engine* is a loaded model (immutable weights, tokenizer, chat template,
+ * How to think about it: an *engine* is a loaded model (immutable weights, tokenizer, template and
  * worker threads). A *sequence* is one timeline of tokens with its key/value memory. A *step* runs
  * the model once over rows of any number of sequences together; the logits of a sequence depend on
  * its own tokens and the model only, bit for bit, whatever else is in the step, however the prompt
@@ -31,7 +31,7 @@ extern "C" {
 
 enum qn_status {
     QN_OK = 0,
-    QN_BAD_INPUT,   /* a file, request or flag is wrong: the message names it, its value, its limit */
+    QN_BAD_INPUT,   /* a file, request or flag is wrong: the message names it, value and limit */
     QN_NOT_FOUND,   /* a named file, model or tensor does not exist */
     QN_UNSUPPORTED, /* well-formed, but this build or machine cannot do it */
     QN_NO_MEMORY,
@@ -59,25 +59,25 @@ enum qn_arith {
 };
 
 struct qn_engine_params {
-    const char *model_dir;                              /* MLX checkpoint folder */
-    int32_t n_thread;                                   /* 0 = one per available CPU */
-    int32_t n_ctx;                                      /* 0 = the model's own maximum */
+    const char *model_dir; /* MLX checkpoint folder */
+    int32_t n_thread;      /* 0 = one per available CPU */
+    int32_t n_ctx;         /* 0 = the model's own maximum */
     enum qn_arith arith;
-    const char *isa;                                    /* NULL = best; "ref", "avx2", ... caps */
-    bool weights_only;                                  /* no tokenizer or template is loaded */
+    const char *isa;   /* NULL = best; "ref", "avx2", ... caps */
+    bool weights_only; /* no tokenizer or template is loaded */
     void (*progress)(void *arg, const char *what, double done); /* done in [0,1]; may be NULL */
     void *progress_arg;
 };
 
 /* Facts of a loaded model. Strings and arrays live as long as the engine. */
 struct qn_model_info {
-    const char *family;     /* config.json model_type after aliases, e.g. "llama" */
-    const char *name;       /* last component of the folder's path */
-    const char *isa;        /* kernel set in use, e.g. "avx2" */
-    const char *arith;      /* "canonical" or "reference" */
-    int32_t n_vocab;        /* rows of the logits */
+    const char *family; /* config.json model_type after aliases, e.g. "llama" */
+    const char *name;   /* last component of the folder's path */
+    const char *isa;    /* kernel set in use, e.g. "avx2" */
+    const char *arith;  /* "canonical" or "reference" */
+    int32_t n_vocab;    /* rows of the logits */
     int32_t n_layer, n_embd;
-    int32_t n_ctx;          /* tokens one sequence can hold */
+    int32_t n_ctx; /* tokens one sequence can hold */
     int32_t n_thread;
     int64_t n_param;        /* elements of all weights, counted once when tied */
     int64_t weight_bytes;   /* bytes of weights resident in memory */
@@ -88,27 +88,27 @@ struct qn_model_info {
     int32_t n_eos;
 };
 
-QN_API enum qn_status qn_engine_open(const struct qn_engine_params *params,
-                                     struct qn_engine **out, struct qn_err *err);
+QN_API enum qn_status qn_engine_open(const struct qn_engine_params *params, struct qn_engine **out,
+                                     struct qn_err *err);
 QN_API void qn_engine_free(struct qn_engine *e); /* NULL is fine; free its sequences first */
 QN_API const struct qn_model_info *qn_engine_info(const struct qn_engine *e);
 
 /* ---- sequences and steps ------------------------------------------------------------------ */
 
-/* A fresh, empty timeline. Memory grows with use, up to info.n_ctx tokens. Free with qn_seq_free. */
+/* A fresh, empty timeline. Memory grows with use up to info.n_ctx tokens. Free with qn_seq_free. */
 QN_API enum qn_status qn_seq_create(struct qn_engine *e, struct qn_seq **out, struct qn_err *err);
-QN_API void qn_seq_free(struct qn_seq *s); /* NULL is fine */
+QN_API void qn_seq_free(struct qn_seq *s);         /* NULL is fine */
 QN_API int32_t qn_seq_len(const struct qn_seq *s); /* tokens held */
 /* Forgets all but the first n tokens (0 <= n <= len). QN_UNSUPPORTED where the family cannot. */
 QN_API enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err);
 
 /* One sequence's rows in a step. */
 struct qn_step_item {
-    struct qn_seq *seq;  /* each sequence at most once per step */
-    const int32_t *ids;  /* [n_ids] tokens to append; every id in [0, n_vocab) */
-    int32_t n_ids;       /* >= 1 */
-    int32_t n_logits;    /* logits of the last n_logits of these tokens are wanted; 0..n_ids */
-    float *logits;       /* [n_logits, n_vocab] float32, caller's memory, written on success */
+    struct qn_seq *seq; /* each sequence at most once per step */
+    const int32_t *ids; /* [n_ids] tokens to append; every id in [0, n_vocab) */
+    int32_t n_ids;      /* >= 1 */
+    int32_t n_logits;   /* logits of the last n_logits of these tokens are wanted; 0..n_ids */
+    float *logits;      /* [n_logits, n_vocab] float32, caller's memory, written on success */
 };
 
 /* Appends every item's tokens to its sequence and computes the wanted logits. On failure no
@@ -138,8 +138,7 @@ QN_API enum qn_status qn_detokenize(const struct qn_engine *e, const int32_t *id
  * "add_generation_prompt", "chat_template_kwargs"... as the OpenAI API names them. *text is
  * malloc'd. A template's raise_exception comes back as QN_BAD_INPUT with its message. */
 QN_API enum qn_status qn_chat_render(const struct qn_engine *e, const char *request_json,
-                                     size_t len, char **text, size_t *text_len,
-                                     struct qn_err *err);
+                                     size_t len, char **text, size_t *text_len, struct qn_err *err);
 QN_API void qn_free(void *p);
 
 QN_API const char *qn_version(void);

@@ -9,7 +9,8 @@
  * whole scheduler slice. A worker therefore writes to private scratch and copies its result out
  * only after winning the chunk's state word by compare-and-swap; a late worker loses and drops its
  * work.
- *
+ */
+/*
  * Contract for a chunk function:
  *  - a pure function of its inputs: computing a chunk twice gives the same bits;
  *  - it writes only through the regions it is handed (never in place over its inputs);

@@ -2,17 +2,20 @@
  * sample.h - from logits to a token. One sampler per generated answer; pure apart from its own
  * history. A draw depends on (seed, position) only, never on neighbours in a batch.
  *
+ * Cost: greedy without logprobs is one pass over the row; nothing ever sorts the vocabulary.
+ */
+/*
  * Order: logit_bias -> repetition -> presence -> frequency -> log-softmax in float32 (this is what
  * logprobs report) -> top_p -> min_p -> xtc -> top_k -> temperature -> draw. The filters look at
  * probabilities before temperature:
  *   top_p  a token stays while the tokens above it hold less than top_p of the mass; tokens equal
- * to the last one kept stay as well min_p  drops tokens less probable than min_p times the most
- * probable xtc    with probability xtc_probability: of the tokens above xtc_threshold (share of
- * what is left) only the least probable stays; ids in no_xtc are never dropped top_k  keeps the k
- * highest of what is left, lower ids first among equals temperature 0 takes the arg max (lowest id
- * among equals) and skips the filters; temperatures under 1e-5 act as 1e-5.
- *
- * Cost: greedy without logprobs is one pass over the row; nothing ever sorts the vocabulary.
+ *          to the last one kept stay as well
+ *   min_p  drops tokens less probable than min_p times the most probable
+ *   xtc    with probability xtc_probability: of the tokens above xtc_threshold (share of what is
+ *          left) only the least probable stays; ids in no_xtc are never dropped
+ *   top_k  keeps the k highest of what is left, lower ids first among equals
+ * temperature 0 takes the arg max (lowest id among equals) and skips the filters; temperatures
+ * under 1e-5 act as 1e-5.
  */
 #ifndef SCHED_SAMPLE_H
 #define SCHED_SAMPLE_H

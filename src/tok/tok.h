@@ -3,9 +3,9 @@
  * fallback, with the normalizers, pre-tokenizers, decoders and post-processors that real model
  * folders use. Ids equal those of the PyPI package `tokenizers`.
  *
- * A tokenizer.json is compiled once into a binary vocabulary (keyed by the hash of its bytes, beside
- * the model or in the user's cache folder) and memory-mapped after that; when neither place can be
- * written, it is compiled in memory.
+ * A tokenizer.json is compiled once into a binary vocabulary (keyed by the hash of its bytes,
+ * beside the model or in the user's cache folder) and memory-mapped after that; when neither place
+ * can be written, it is compiled in memory.
  *
  * Threads: a struct tok is immutable after tok_open and may be used from any number of threads.
  */
@@ -39,10 +39,10 @@ enum qn_status tok_encode(const struct tok *t, struct str text, unsigned flags, 
 void tok_decode(const struct tok *t, const int32_t *ids, size_t n, bool keep_special,
                 struct buf *out);
 
-int32_t tok_size(const struct tok *t);                     /* 1 + highest id */
-int32_t tok_id(const struct tok *t, struct str piece);     /* exact piece text; -1 = none */
-struct str tok_piece(const struct tok *t, int32_t id);     /* as in the file: "Ġhello" */
-bool tok_is_special(const struct tok *t, int32_t id);      /* an added token marked special */
+int32_t tok_size(const struct tok *t);                 /* 1 + highest id */
+int32_t tok_id(const struct tok *t, struct str piece); /* exact piece text; -1 = none */
+struct str tok_piece(const struct tok *t, int32_t id); /* as in the file: "Ġhello" */
+bool tok_is_special(const struct tok *t, int32_t id);  /* an added token marked special */
 /* The bytes this token stands for in running text ("Ġhello" -> " hello", "<0xE2>" -> one byte). */
 void tok_bytes(const struct tok *t, int32_t id, struct buf *out);
 int32_t tok_bos(const struct tok *t); /* -1 = none; from tokenizer_config.json */

@@ -6,7 +6,8 @@
  * ("<eos>", "<bos>", "<|im_start|>", "<|im_end|>"; the first and last end an answer); from
  * SCRIPTED_PIECE on come the pieces that the test names: any bytes as one token, also parts of
  * characters. Encoding never makes pieces, only bytes and specials.
- *
+ */
+/*
  * What it answers. The prompt is all tokens up to the first wanted logits. Its text is searched for
  * directives, applied in order, the later ones over the earlier (so the last user message wins):
  *     [[say:The qui|ck br|own]]  answers this, then EOS. Parts between | that equal a piece are one
