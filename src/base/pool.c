@@ -102,17 +102,21 @@ static int visit(int n_chunk, int n_thread, int self, int k)
 
 /* ---- workers -------------------------------------------------------------------------------- */
 
-/* Moves the regions into scratch, rows packed at 64-byte multiples. */
-static void regions_to_scratch(struct pool_region *r, int n, char *scratch, size_t cap)
+/* Moves the regions into scratch, rows packed at 64-byte multiples. False when they do not fit: the
+ * job's inputs are torn (or the chunk too large), and the leader will do the chunk. */
+static bool regions_to_scratch(struct pool_region *r, int n, char *scratch, size_t cap)
 {
     size_t used = 0;
     for (int i = 0; i < n; i++) {
-        size_t stride = (r[i].row_bytes + 63) & ~(size_t)63;
+        size_t stride = (r[i].row_bytes + 63) & ~(size_t)63, bytes;
+        if (r[i].rows < 0 || __builtin_mul_overflow(stride, (size_t)r[i].rows, &bytes) ||
+            bytes > cap - used)
+            return false;
         r[i].p = scratch + used;
         r[i].stride = stride;
-        used += stride * (size_t)r[i].rows;
-        QN_ASSERT(used <= cap);
+        used += bytes;
     }
+    return true;
 }
 
 static void regions_copy(const struct pool_region *to, const struct pool_region *from, int n)
@@ -131,7 +135,8 @@ static void worker_chunk(struct worker *w, const struct pool_job *job, uint32_t 
     struct pool_region real[POOL_REGION_MAX], mine[POOL_REGION_MAX];
     int n = job->regions(job->args, c, real);
     memcpy(mine, real, sizeof mine);
-    regions_to_scratch(mine, n, w->scratch, p->scratch_bytes);
+    if (!regions_to_scratch(mine, n, w->scratch, p->scratch_bytes))
+        return;
     job->run(job->args, c, mine, w->scratch + p->scratch_bytes);
     if (!state_cas(&p->state[c], word(epoch, CLAIMED), word(epoch, COPYING)))
         return; /* the leader did it meanwhile */

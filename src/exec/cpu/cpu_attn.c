@@ -1,0 +1,200 @@
+/*
+ * cpu_attn.c - rotary embedding, appending to KV memory, and attention over the step's sequences.
+ *
+ * A chunk of attention is one tile of rows of a sequence times one kv head (with the query heads
+ * that share it, at most ATTN_Q_MAX queries).
+ */
+#include <string.h>
+
+#include "exec/cpu/cpu_ops.h"
+
+static void rope_head(const struct exec *ex, const struct rope *rope, float *y, const float *x,
+                      int32_t d, int32_t row)
+{
+    if (!rope) {
+        memcpy(y, x, (size_t)d * sizeof *y);
+        return;
+    }
+    const float *cs = rope->cs + (size_t)row * (size_t)rope->dims;
+    (ex->reference ? ref_rope : ex->kern->rope)(y, x, d, rope->dims, cs, rope->interleaved);
+}
+
+static void rope_q_one(const struct rows_job *j, int32_t row, float *const *out)
+{
+    const float *x = j->in[0] + (size_t)row * (size_t)j->in_cols[0];
+    if (!j->rope) {
+        memcpy(out[0], x, (size_t)j->out_cols[0] * sizeof *x);
+        return;
+    }
+    const float *cs = j->rope->cs + (size_t)row * (size_t)j->rope->dims;
+    for (int32_t h = 0; h < j->n_head; h++)
+        j->kern->rope(out[0] + h * j->dk, x + h * j->dk, j->dk, j->rope->dims, cs,
+                      j->rope->interleaved);
+}
+
+static void append_row(struct exec *ex, const float *kx, const float *vx, const struct attn_op *a,
+                       const struct span *sp, int32_t i)
+{
+    const struct kv_layer *l = &ex->kv.layers[a->layer];
+    size_t elem = kv_elem_bytes(ex->kv.type);
+    int32_t pos = sp->pos + i;
+    uint8_t *page = sp->kv->pages[pos / KV_PAGE] + ex->kv.layer_off[a->layer];
+    size_t k_bytes = (size_t)l->dk * KV_PAGE * elem, v_bytes = (size_t)l->dv * KV_PAGE * elem;
+    uint8_t *k = page, *v = page + (size_t)l->n_head * k_bytes;
+    float rotated[HEAD_DIM_MAX];
+    for (int32_t h = 0; h < l->n_head; h++, k += k_bytes, v += v_bytes) {
+        rope_head(ex, a->rope, rotated, kx + h * l->dk, l->dk, sp->row0 + i);
+        ex->kern->kv_put(k, v, pos % KV_PAGE, rotated, vx + h * l->dv, l->dk, l->dv, ex->kv.type);
+    }
+}
+
+void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
+                     const struct attn_op *a)
+{
+    QN_ASSERT(qkv->cols == a->n_head * a->dk + a->n_kv * (a->dk + a->dv));
+    q_out->rows = qkv->rows;
+    struct rows_job j = {.n_row = qkv->rows,
+                         .n_out = 1,
+                         .kern = ex->kern,
+                         .rope = a->rope,
+                         .n_head = a->n_head,
+                         .dk = a->dk};
+    j.in[0] = qkv->p;
+    j.in_cols[0] = qkv->cols;
+    j.out[0] = q_out->p;
+    j.out_cols[0] = q_out->cols;
+    rows_run(ex, &j, rope_q_one);
+    for (int32_t s = 0; s < ex->step.n_span; s++) {
+        const struct span *sp = &ex->step.spans[s];
+        for (int32_t i = 0; i < sp->n; i++) {
+            const float *row = qkv->p + (size_t)(sp->row0 + i) * (size_t)qkv->cols;
+            const float *k = row + a->n_head * a->dk;
+            append_row(ex, k, k + a->n_kv * a->dk, a, sp, i);
+        }
+    }
+}
+
+/* ---- attention --------------------------------------------------------------------------------
+ */
+
+struct attn_args {
+    const struct kernels *kern;
+    const struct attn_rows *tiles;
+    const float *q, *sinks;
+    float *dst;
+    size_t ldq, ldd;
+    size_t layer_off, k_bytes, v_bytes; /* of one head's K and V in a page */
+    int32_t n_kv, group;                /* query heads per kv head */
+    int32_t head_parts, heads_part;     /* a large group is cut */
+    int32_t dk, dv, window;
+    enum kv_type type;
+    float scale;
+    bool reference;
+};
+
+struct attn_piece {
+    struct attn_rows rows;
+    int32_t kv_head, head0, n_head;
+};
+
+static struct attn_piece attn_piece_of(const struct attn_args *a, int chunk)
+{
+    int32_t part = chunk % a->head_parts, c = chunk / a->head_parts;
+    struct attn_piece p = {.rows = a->tiles[c / a->n_kv], .kv_head = c % a->n_kv};
+    p.head0 = p.kv_head * a->group + part * a->heads_part;
+    p.n_head = a->group - part * a->heads_part;
+    if (p.n_head > a->heads_part)
+        p.n_head = a->heads_part;
+    return p;
+}
+
+static int attn_regions(const void *args, int chunk, struct pool_region *r)
+{
+    const struct attn_args *a = args;
+    struct attn_piece p = attn_piece_of(a, chunk);
+    float *dst = a->dst + (size_t)p.rows.row0 * a->ldd + (size_t)p.head0 * (size_t)a->dv;
+    r[0] = (struct pool_region){(char *)dst, p.rows.n,
+                                (size_t)p.n_head * (size_t)a->dv * sizeof(float),
+                                a->ldd * sizeof(float)};
+    return 1;
+}
+
+static void attn_run(const void *args, int chunk, const struct pool_region *r, void *work)
+{
+    const struct attn_args *a = args;
+    struct attn_piece p = attn_piece_of(a, chunk);
+    size_t v0 = a->layer_off + (size_t)a->n_kv * a->k_bytes;
+    struct kv_head kv = {
+        .pages = p.rows.pages,
+        .k_off = a->layer_off + (size_t)p.kv_head * a->k_bytes,
+        .v_off = v0 + (size_t)p.kv_head * a->v_bytes,
+        .dk = a->dk,
+        .dv = a->dv,
+        .type = a->type,
+    };
+    struct attn_tile t = {
+        .q = a->q + (size_t)p.rows.row0 * a->ldq + (size_t)p.head0 * (size_t)a->dk,
+        .out = (float *)r[0].p,
+        .q_stride = a->ldq,
+        .out_stride = r[0].stride / sizeof(float),
+        .n_row = r[0].rows * p.n_head <= ATTN_Q_MAX ? r[0].rows : 1, /* torn rows: stay inside */
+        .n_head = p.n_head,
+        .pos = p.rows.pos,
+        .window = a->window,
+        .scale = a->scale,
+        .sinks = a->sinks ? a->sinks + p.head0 : NULL,
+        .scratch = work,
+    };
+    if (a->reference)
+        ref_attn(&t, &kv);
+    else
+        a->kern->attn(&t, &kv);
+}
+
+void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a)
+{
+    const struct kv_store *kv = &ex->kv;
+    int32_t group = a->n_head / a->n_kv;
+    int32_t parts = (group + ATTN_Q_MAX - 1) / ATTN_Q_MAX;
+    int32_t heads = (group + parts - 1) / parts, rows = ATTN_Q_MAX / heads;
+    step_tiles(ex, rows > 4 ? rows & ~3 : rows);
+    dst->rows = q->rows;
+    size_t elem = kv_elem_bytes(kv->type);
+    struct attn_args args = {
+        .kern = ex->kern,
+        .tiles = ex->step.tiles,
+        .q = q->p,
+        .sinks = a->sinks ? a->sinks->vec : NULL,
+        .dst = dst->p,
+        .ldq = (size_t)q->cols,
+        .ldd = (size_t)dst->cols,
+        .layer_off = kv->layer_off[a->layer],
+        .k_bytes = (size_t)a->dk * KV_PAGE * elem,
+        .v_bytes = (size_t)a->dv * KV_PAGE * elem,
+        .n_kv = a->n_kv,
+        .group = group,
+        .head_parts = parts,
+        .heads_part = heads,
+        .dk = a->dk,
+        .dv = a->dv,
+        .window = a->window,
+        .type = kv->type,
+        .scale = a->scale,
+        .reference = ex->reference,
+    };
+    int64_t n = (int64_t)ex->step.n_tile * a->n_kv * parts;
+    QN_ASSERT(n <= POOL_CHUNK_MAX);
+    struct pool_job job = {attn_regions, attn_run, &args, sizeof args, (int)n};
+    pool_run(ex->pool, &job);
+}
+
+const struct exec_ops exec_cpu_ops = {
+    .embed = cpu_embed,
+    .rmsnorm = cpu_rmsnorm,
+    .add_rmsnorm = cpu_add_rmsnorm,
+    .linear = cpu_linear,
+    .rope_append = cpu_rope_append,
+    .attn = cpu_attn,
+    .swiglu = cpu_swiglu,
+    .take = cpu_take,
+};

@@ -1,0 +1,44 @@
+/*
+ * cpu_ops.h - the CPU backend's operations and the frame of its row-wise ones.
+ */
+#ifndef EXEC_CPU_OPS_H
+#define EXEC_CPU_OPS_H
+
+#include "exec/exec_int.h"
+#include "kernels/ref/ref.h"
+
+void cpu_embed(struct exec *ex, struct tensor *dst, const struct weight *table, float scale);
+void cpu_rmsnorm(struct exec *ex, struct tensor *y, const struct tensor *x, const struct weight *w,
+                 float add, float eps);
+void cpu_add_rmsnorm(struct exec *ex, struct tensor *s, struct tensor *y, const struct tensor *a,
+                     const struct tensor *b, const struct weight *w, float add, float eps);
+void cpu_linear(struct exec *ex, const struct linear *parts, int32_t n, const struct tensor *x);
+void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
+                     const struct attn_op *a);
+void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
+void cpu_swiglu(struct exec *ex, struct tensor *dst, const struct tensor *gu);
+void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
+
+/* A row-wise job: `one` computes one row into out[]. Doubles as the pool job's arguments. */
+enum { ROWS_OUT_MAX = 2, ROWS_IN_MAX = 2 };
+struct rows_job {
+    void (*one)(const struct rows_job *, int32_t row, float *const *out);
+    const struct kernels *kern;
+    const struct weight *w;
+    const int32_t *ids;
+    const float *in[ROWS_IN_MAX];
+    float *out[ROWS_OUT_MAX];
+    int32_t in_cols[ROWS_IN_MAX], out_cols[ROWS_OUT_MAX];
+    int32_t n_row, n_out, n_chunk_rows;
+    const struct qact *q; /* quantizing: written directly, see cpu_linear.c */
+    const struct rope *rope;
+    int32_t n_head, dk;
+    float scale, add, eps;
+    bool reference;
+};
+void rows_run(struct exec *ex, struct rows_job *j,
+              void (*one)(const struct rows_job *, int32_t row, float *const *out));
+int rows_regions(const void *args, int chunk, struct pool_region *r);
+void rows_chunk(const void *args, int chunk, const struct pool_region *r, void *work);
+
+#endif

@@ -1,0 +1,190 @@
+/*
+ * exec.c - creating and freeing an exec, its tensors and ropes; forwarding operations to the
+ * backend's table.
+ */
+#include "exec/exec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/exec_int.h"
+
+/* The largest output of a chunk and the work memory of a thread. A reference product keeps one row
+ * of weights in it. */
+enum { POOL_OUT = 2 << 20, POOL_WORK = 256 << 10 };
+_Static_assert((int)POOL_WORK >= (int)ATTN_SCRATCH && (int)POOL_WORK >= (int)GEMM_SCRATCH &&
+                   (int)POOL_WORK >= 4 * (int)WEIGHT_DIM_MAX,
+               "work memory");
+
+enum qn_status exec_create(const struct exec_params *p, struct exec **out, struct qn_err *err)
+{
+    QN_ASSERT(p->max_rows >= 1 && p->n_ctx >= 1);
+    struct exec *ex = calloc(1, sizeof *ex);
+    if (!ex)
+        QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory");
+    ex->ops = &exec_cpu_ops;
+    ex->kern = kernels_get(p->isa);
+    ex->reference = p->reference;
+    ex->max_rows = p->max_rows;
+    ex->n_ctx = p->n_ctx;
+    size_t rows = (size_t)p->max_rows;
+    struct step *s = &ex->step;
+    s->ids = calloc(rows, sizeof *s->ids);
+    s->pos = calloc(rows, sizeof *s->pos);
+    s->wanted = calloc(rows, sizeof *s->wanted);
+    s->spans = calloc(rows, sizeof *s->spans);
+    s->tiles = calloc(rows, sizeof *s->tiles);
+    enum qn_status st = QN_OK;
+    if (!s->ids || !s->pos || !s->wanted || !s->spans || !s->tiles)
+        st = err_set(err, QN_NO_MEMORY, "exec", "out of memory for steps of %d rows", p->max_rows);
+    if (st == QN_OK)
+        st = pool_create(p->n_thread, POOL_OUT, POOL_WORK, &ex->pool, err);
+    if (st != QN_OK) {
+        exec_free(ex);
+        return st;
+    }
+    *out = ex;
+    return QN_OK;
+}
+
+static void qact_free(struct exec *ex)
+{
+    for (int i = 0; i < QACT_GROUPS; i++) {
+        free(ex->qact[i].a);
+        free(ex->qact[i].scale);
+        free(ex->qact[i].sum);
+    }
+}
+
+void exec_free(struct exec *ex)
+{
+    if (!ex)
+        return;
+    pool_free(ex->pool);
+    for (int32_t i = 0; i < ex->n_tensor; i++) {
+        mem_free(ex->tensors[i]->p,
+                 (size_t)ex->max_rows * (size_t)ex->tensors[i]->cols * sizeof(float));
+        free(ex->tensors[i]);
+    }
+    for (int32_t i = 0; i < ex->n_weight; i++)
+        weight_free(ex->weights[i]);
+    for (int32_t i = 0; i < ex->n_rope; i++) {
+        free(ex->ropes[i]->inv_freq);
+        free(ex->ropes[i]->cs);
+        free(ex->ropes[i]);
+    }
+    free(ex->tensors);
+    free(ex->weights);
+    free(ex->ropes);
+    qact_free(ex);
+    kv_store_free(&ex->kv);
+    if (ex->region)
+        mem_free(ex->region, ex->region_bytes);
+    free(ex->step.ids);
+    free(ex->step.pos);
+    free(ex->step.wanted);
+    free(ex->step.spans);
+    free(ex->step.tiles);
+    free(ex);
+}
+
+enum qn_status exec_reserve(struct exec *ex, size_t bytes, struct qn_err *err)
+{
+    QN_ASSERT(!ex->region);
+    ex->region = mem_alloc(bytes);
+    if (!ex->region)
+        QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory: the model's matrices need %zu bytes",
+                bytes);
+    ex->region_bytes = bytes;
+    return QN_OK;
+}
+
+enum qn_status tensor_create(struct exec *ex, int32_t cols, struct tensor **out, struct qn_err *err)
+{
+    struct tensor *t = calloc(1, sizeof *t);
+    size_t bytes = (size_t)ex->max_rows * (size_t)cols * sizeof(float);
+    float *p = t ? mem_alloc(bytes) : NULL;
+    if (!p || !list_push((void ***)&ex->tensors, &ex->n_tensor, &ex->cap_tensor, t)) {
+        mem_free(p, bytes);
+        free(t);
+        QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory for activations of %d x %d floats",
+                ex->max_rows, cols);
+    }
+    t->p = p;
+    t->cols = cols;
+    *out = t;
+    return QN_OK;
+}
+
+int32_t tensor_rows(const struct tensor *t)
+{
+    return t->rows;
+}
+
+void tensor_read(struct exec *ex, const struct tensor *t, int32_t row, int32_t n, float *dst)
+{
+    QN_ASSERT(row >= 0 && n >= 0 && row + n <= t->rows);
+    memcpy(dst, t->p + (size_t)row * (size_t)t->cols, (size_t)n * (size_t)t->cols * sizeof *dst);
+}
+
+enum qn_status rope_create(struct exec *ex, const double *inv_freq, int32_t dims, double mscale,
+                           bool interleaved, struct rope **out, struct qn_err *err)
+{
+    QN_ASSERT(dims >= 2 && dims % 2 == 0 && dims <= HEAD_DIM_MAX);
+    struct rope *r = calloc(1, sizeof *r);
+    double *f = calloc((size_t)dims / 2, sizeof *f);
+    float *cs = calloc((size_t)ex->max_rows * (size_t)dims, sizeof *cs);
+    if (!r || !f || !cs || !list_push((void ***)&ex->ropes, &ex->n_rope, &ex->cap_rope, r)) {
+        free(r);
+        free(f);
+        free(cs);
+        QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory for a rotary table");
+    }
+    memcpy(f, inv_freq, (size_t)dims / 2 * sizeof *f);
+    *r = (struct rope){dims, interleaved, mscale, f, cs};
+    *out = r;
+    return QN_OK;
+}
+
+void op_embed(struct exec *ex, struct tensor *dst, const struct weight *table, float scale)
+{
+    ex->ops->embed(ex, dst, table, scale);
+}
+
+void op_rmsnorm(struct exec *ex, struct tensor *y, const struct tensor *x, const struct weight *w,
+                float add, float eps)
+{
+    ex->ops->rmsnorm(ex, y, x, w, add, eps);
+}
+
+void op_add_rmsnorm(struct exec *ex, struct tensor *s, struct tensor *y, const struct tensor *a,
+                    const struct tensor *b, const struct weight *w, float add, float eps)
+{
+    ex->ops->add_rmsnorm(ex, s, y, a, b, w, add, eps);
+}
+
+void op_linear(struct exec *ex, const struct linear *parts, int32_t n, const struct tensor *x)
+{
+    ex->ops->linear(ex, parts, n, x);
+}
+
+void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
+                    const struct attn_op *a)
+{
+    ex->ops->rope_append(ex, q_out, qkv, a);
+}
+
+void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a)
+{
+    ex->ops->attn(ex, dst, q, a);
+}
+
+void op_swiglu(struct exec *ex, struct tensor *dst, const struct tensor *gu)
+{
+    ex->ops->swiglu(ex, dst, gu);
+}
+
+void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src)
+{
+    ex->ops->take(ex, dst, src);
+}

@@ -1,0 +1,154 @@
+/*
+ * exec.h - where a model's arithmetic runs. Model files see opaque tensors, weights and KV memory
+ * and a short list of operations; a backend (CPU now, a GPU later) implements the same table.
+ *
+ * A step: exec_begin() states the rows (which tokens of which sequences at which positions), then
+ * the model calls operations in order. Activations are float32 [rows, cols]; `rows` follows the
+ * data (op_take narrows it). No operation works in place: the destination is never one of its
+ * sources.
+ *
+ * Errors are possible while loading and while growing KV memory; operations on loaded data cannot
+ * fail. One thread at a time uses an exec.
+ */
+#ifndef EXEC_EXEC_H
+#define EXEC_EXEC_H
+
+#include "base/err.h"
+#include "kernels/kernels.h"
+
+struct exec;
+struct tensor; /* activations: [rows <= max_rows, cols] float32 on the backend */
+struct weight; /* an immutable matrix or vector of the model */
+struct rope;   /* rotary embedding: frequencies and form */
+struct kv_seq; /* KV memory of one sequence */
+
+struct exec_params {
+    int32_t n_thread;
+    enum cpu_isa isa;
+    bool reference;   /* double sums, float32 KV: the truth, slowly */
+    int32_t max_rows; /* rows of one step */
+    int32_t n_ctx;    /* tokens of one sequence */
+};
+enum qn_status exec_create(const struct exec_params *p, struct exec **out, struct qn_err *err);
+void exec_free(struct exec *ex); /* frees tensors, weights, ropes too; sequences before */
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+enum { WEIGHT_DIM_MAX = 1 << 16 }; /* inputs of a matrix */
+
+enum weight_format {
+    WEIGHT_F32,
+    WEIGHT_F16,
+    WEIGHT_BF16,
+    WEIGHT_AFFINE, /* bits 2,3,4,5,6,8; group 32,64,128 */
+    WEIGHT_MXFP4,  /* group 32, E8M0 scales */
+    WEIGHT_MXFP8,
+    WEIGHT_NVFP4, /* group 16, E4M3 scales */
+};
+/* Bytes as they lie in the checkpoint (mapped, not kept after loading), row-major. */
+struct weight_src {
+    const char *name; /* for messages */
+    enum weight_format format;
+    int32_t n, k; /* outputs, inputs; a vector is n = 1 */
+    int32_t bits, group;
+    enum scale_type scale_type; /* of scales and biases, WEIGHT_AFFINE */
+    const uint8_t *data, *scales, *biases;
+    float global_scale; /* WEIGHT_NVFP4: w = code*scale*global_scale/2688; 0 = absent (factor 1) */
+};
+/* Address space for all matrices to come, in the order they will be read. Call once, first. */
+enum qn_status exec_reserve(struct exec *ex, size_t bytes, struct qn_err *err);
+/* Bytes a source takes once loaded. */
+size_t weight_bytes_loaded(const struct weight_src *s);
+enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct weight **out,
+                           struct qn_err *err);
+/* A vector as float32 (norms, biases, sinks). */
+enum qn_status weight_load_vec(struct exec *ex, const struct weight_src *s, struct weight **out,
+                               struct qn_err *err);
+size_t weight_bytes(const struct weight *w);
+int32_t weight_rows(const struct weight *w);
+
+/* ---- tensors -------------------------------------------------------------------------------- */
+
+enum qn_status tensor_create(struct exec *ex, int32_t cols, struct tensor **out,
+                             struct qn_err *err);
+int32_t tensor_rows(const struct tensor *t);
+/* Copies rows [row, row+n) to host memory. */
+void tensor_read(struct exec *ex, const struct tensor *t, int32_t row, int32_t n, float *dst);
+
+/* ---- rotary embedding ----------------------------------------------------------------------- */
+
+/* angle of pair i at position p: p * inv_freq[i] (copied; 0 = not rotated). cos and sin are
+ * multiplied by mscale. The first `dims` of a head rotate. */
+enum qn_status rope_create(struct exec *ex, const double *inv_freq, int32_t dims, double mscale,
+                           bool interleaved, struct rope **out, struct qn_err *err);
+
+/* ---- KV memory ------------------------------------------------------------------------------ */
+
+struct kv_layer {
+    int32_t n_head, dk, dv;
+};
+/* States the model's layers, once, before the first sequence. */
+enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,
+                        struct qn_err *err);
+size_t kv_token_bytes(const struct exec *ex);
+enum qn_status kv_seq_create(struct exec *ex, struct kv_seq **out, struct qn_err *err);
+void kv_seq_free(struct exec *ex, struct kv_seq *s); /* NULL is fine */
+int32_t kv_seq_len(const struct kv_seq *s);
+void kv_seq_truncate(struct exec *ex, struct kv_seq *s, int32_t n);
+
+/* ---- a step --------------------------------------------------------------------------------- */
+
+struct exec_span {
+    struct kv_seq *kv;
+    const int32_t *ids; /* [n] */
+    int32_t n;
+    int32_t n_logits; /* rows wanted at the end of the span */
+};
+/* Grows KV memory for the new tokens and fixes the rows; on failure nothing has changed. The new
+ * tokens count once exec_commit has been called. */
+enum qn_status exec_begin(struct exec *ex, const struct exec_span *spans, int32_t n,
+                          struct qn_err *err);
+void exec_commit(struct exec *ex);
+int32_t exec_wanted(const struct exec *ex); /* rows whose logits are wanted */
+
+/* ---- operations ----------------------------------------------------------------------------- */
+
+/* dst = rows of the table named by the step's ids, times scale. */
+void op_embed(struct exec *ex, struct tensor *dst, const struct weight *table, float scale);
+/* y = rms(x, eps) * (w + add) */
+void op_rmsnorm(struct exec *ex, struct tensor *y, const struct tensor *x, const struct weight *w,
+                float add, float eps);
+/* s = a + b;  y = rms(s, eps) * (w + add) */
+void op_add_rmsnorm(struct exec *ex, struct tensor *s, struct tensor *y, const struct tensor *a,
+                    const struct tensor *b, const struct weight *w, float add, float eps);
+
+/* One product of a shared input: dst[:, col .. col+n) = x W^T (+ bias). */
+struct linear {
+    struct tensor *dst;
+    int32_t col;
+    const struct weight *w, *bias; /* bias may be NULL */
+};
+enum { LINEAR_MAX = 4 };
+void op_linear(struct exec *ex, const struct linear *parts, int32_t n, const struct tensor *x);
+
+/* Query heads [H,D], key heads [K,D], value heads [K,Dv] lie behind each other in qkv. Rotates q
+ * into q_out, rotates k and appends k and v to the step's sequences. rope NULL = no rotation. */
+struct attn_op {
+    int32_t layer;
+    int32_t n_head, n_kv, dk, dv;
+    int32_t window; /* 0 = full */
+    float scale;
+    const struct rope *rope;
+    const struct weight *sinks; /* NULL = none */
+};
+void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
+                    const struct attn_op *a);
+/* dst[rows, H*Dv] = attention of the rotated queries over the step's sequences. */
+void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
+
+/* dst = silu(gu[:, 0..n)) * gu[:, n..2n) */
+void op_swiglu(struct exec *ex, struct tensor *dst, const struct tensor *gu);
+/* Keeps the rows whose logits are wanted. */
+void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
+
+#endif

@@ -1,0 +1,125 @@
+/*
+ * exec_int.h - what the files of exec/ share. CPU is the only backend so far, so its state lives in
+ * struct exec; a second one moves it behind struct exec_ops' self pointer.
+ *
+ * Everything a pool worker can reach from a job's arguments lives as long as the exec, or is freed
+ * behind pool_quiesce (base/pool.h).
+ */
+#ifndef EXEC_EXEC_INT_H
+#define EXEC_EXEC_INT_H
+
+#include "base/pool.h"
+#include "exec/exec.h"
+
+struct tensor {
+    float *p; /* [max_rows, cols], 64-byte aligned, row stride = cols */
+    int32_t rows, cols;
+};
+
+struct weight {
+    struct packed pk; /* matrices */
+    float *vec;       /* vectors; [n] */
+    int32_t n;
+    size_t bytes;
+};
+
+struct rope {
+    int32_t dims;
+    bool interleaved;
+    double mscale;
+    double *inv_freq; /* [dims/2] */
+    float *cs;        /* [max_rows][dims]: cos then sin of the step's rows */
+};
+
+struct kv_seq {
+    uint8_t **pages; /* [n_page_max]; unused entries point at the zero page */
+    int32_t n_page, len;
+    int32_t pending; /* tokens of the step in flight */
+};
+
+struct kv_store {
+    int32_t n_layer, n_page_max, n_page_slots; /* pages of a full sequence; table entries */
+    struct kv_layer *layers;
+    size_t *layer_off; /* [n_layer] byte offset in a page */
+    size_t page_bytes, token_bytes;
+    enum kv_type type;
+    uint8_t *zero_page;
+    uint8_t **free_pages; /* stack */
+    size_t n_free, cap_free;
+};
+
+/* A step's rows, in memory that outlives it. */
+struct span {
+    struct kv_seq *kv;
+    int32_t row0, n, pos;
+};
+struct attn_rows { /* consecutive rows of one sequence that share a tile */
+    const uint8_t *const *pages;
+    int32_t row0, n, pos;
+};
+struct step {
+    int32_t n_row, n_span, n_wanted, n_tile;
+    int32_t *ids, *pos, *wanted; /* [max_rows] */
+    struct span *spans;          /* [max_rows] */
+    struct attn_rows *tiles; /* [max_rows], rebuilt when a layer's group size asks for another */
+    int32_t tile_rows;
+};
+
+enum { QACT_GROUPS = 4 }; /* 16, 32, 64, 128 */
+
+struct exec {
+    const struct exec_ops *ops;
+    const struct kernels *kern;
+    struct pool *pool;
+    bool reference;
+    int32_t max_rows, n_ctx;
+
+    uint8_t *region; /* reserved address space for matrices */
+    size_t region_bytes, region_used;
+
+    struct tensor **tensors;
+    struct weight **weights;
+    struct rope **ropes;
+    int32_t n_tensor, n_weight, n_rope, cap_tensor, cap_weight, cap_rope;
+    int32_t k_max; /* widest input of a matrix: sizes the quantized activations */
+
+    struct qact qact[QACT_GROUPS];
+    struct kv_store kv;
+    struct step step;
+};
+
+/* The backend's table; exec.c forwards the op_ functions to it. */
+struct exec_ops {
+    void (*embed)(struct exec *, struct tensor *, const struct weight *, float);
+    void (*rmsnorm)(struct exec *, struct tensor *, const struct tensor *, const struct weight *,
+                    float, float);
+    void (*add_rmsnorm)(struct exec *, struct tensor *, struct tensor *, const struct tensor *,
+                        const struct tensor *, const struct weight *, float, float);
+    void (*linear)(struct exec *, const struct linear *, int32_t, const struct tensor *);
+    void (*rope_append)(struct exec *, struct tensor *, const struct tensor *,
+                        const struct attn_op *);
+    void (*attn)(struct exec *, struct tensor *, const struct tensor *, const struct attn_op *);
+    void (*swiglu)(struct exec *, struct tensor *, const struct tensor *);
+    void (*take)(struct exec *, struct tensor *, const struct tensor *);
+};
+extern const struct exec_ops exec_cpu_ops;
+
+/* memory.c: zeroed, 64-byte aligned (2 MiB and huge pages when large); NULL = out of memory. */
+void *mem_alloc(size_t n);
+void mem_free(void *p, size_t n);
+
+/* step.c */
+void step_tiles(struct exec *ex, int32_t rows_max);
+void rope_fill(struct exec *ex);
+
+/* kv.c */
+enum qn_status kv_seq_grow(struct exec *ex, struct kv_seq *s, int32_t n, struct qn_err *err);
+void kv_store_free(struct kv_store *kv);
+
+/* weight.c */
+void weight_free(struct weight *w);
+
+/* Pushes onto a grown pointer list; false = out of memory. */
+bool list_push(void ***v, int32_t *n, int32_t *cap, void *item);
+
+#endif

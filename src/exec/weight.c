@@ -1,0 +1,356 @@
+/*
+ * weight.c - from the bytes of a checkpoint to the packed layout of kernels.h.
+ *
+ * Integer codes of 2, 3 and 4 bits go to PACK_U4, 5, 6 and 8 bits to PACK_U8, with their scales and
+ * biases in the checkpoint's type. MXFP4 and NVFP4 codes become integers 0..24 (twice the value,
+ * plus 12) with a float32 scale and bias, exactly the same weights. MXFP8 becomes bf16, exactly.
+ * Everything is a pure function of one (block, group) unit, spread over the pool.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/exec_int.h"
+#include "kernels/ref/ref.h"
+
+static bool is_integer(enum weight_format f)
+{
+    return f == WEIGHT_AFFINE || f == WEIGHT_MXFP4 || f == WEIGHT_NVFP4;
+}
+
+static int32_t group_of(const struct weight_src *s)
+{
+    return s->format == WEIGHT_NVFP4 ? 16 : s->format == WEIGHT_MXFP4 ? 32 : s->group;
+}
+
+static struct packed shape_of(const struct weight_src *s)
+{
+    struct packed pk = {.n = s->n, .k = s->k};
+    if (is_integer(s->format)) {
+        pk.kind = s->format == WEIGHT_AFFINE && s->bits <= 4 ? PACK_U4 : PACK_U8;
+        pk.scale = s->format == WEIGHT_AFFINE ? s->scale_type : SCALE_F32;
+        pk.group = group_of(s);
+    } else {
+        pk.kind = s->format == WEIGHT_F32   ? PACK_F32
+                  : s->format == WEIGHT_F16 ? PACK_F16
+                                            : PACK_BF16;
+    }
+    pk.block_bytes = pack_block_bytes(pk.kind, pk.scale, pk.group, pk.k);
+    return pk;
+}
+
+size_t weight_bytes_loaded(const struct weight_src *s)
+{
+    struct packed pk = shape_of(s);
+    return (size_t)pack_n_block(s->n) * pk.block_bytes;
+}
+
+/* ---- one unit: the rows of block b, inputs of group g ---------------------------------------- */
+
+struct pack_args {
+    struct weight_src src;
+    struct packed pk;
+    uint8_t *dst;
+    int32_t n_group;   /* units per block */
+    int32_t unit_k;    /* inputs per unit */
+    size_t unit_bytes; /* bytes of a unit */
+    int64_t n_unit;
+    int32_t units_chunk; /* units per pool chunk */
+};
+
+/* k0..k7 in rising nibbles -> k0 k2 k4 k6 k1 k3 k5 k7 */
+static uint32_t nibbles_pair(uint32_t x)
+{
+    uint32_t t = (x ^ x >> 4) & 0x00F000F0u;
+    x ^= t ^ t << 4;
+    t = (x ^ x >> 8) & 0x0000FF00u;
+    return x ^ t ^ t << 8;
+}
+
+static uint32_t bytes_pair(uint32_t x)
+{
+    uint32_t t = (x ^ x >> 8) & 0x0000FF00u;
+    return x ^ t ^ t << 8;
+}
+
+/* 4- and 8-bit rows are already words of whole codes. */
+static void lines_words(const struct pack_args *a, int32_t b, int32_t g, uint8_t *line)
+{
+    const struct weight_src *s = &a->src;
+    size_t row_words = (size_t)s->k * (size_t)s->bits / 32;
+    int32_t n = a->unit_k * s->bits / 32;
+    int32_t rows = s->n - b * PACK_ROWS < PACK_ROWS ? s->n - b * PACK_ROWS : PACK_ROWS;
+    const uint8_t *p = s->data + ((size_t)b * PACK_ROWS * row_words + (size_t)g * (size_t)n) * 4;
+    if (rows < PACK_ROWS)
+        memset(line, 0, (size_t)n * 64);
+    for (int32_t r = 0; r < rows; r++, p += row_words * 4)
+        for (int32_t i = 0; i < n; i++) {
+            uint32_t x;
+            memcpy(&x, p + (size_t)i * 4, 4);
+            x = s->bits == 4 ? nibbles_pair(x) : bytes_pair(x);
+            memcpy(line + (size_t)i * 64 + (size_t)r * 4, &x, 4);
+        }
+}
+
+/* Code i of a row: bits [i*bits, (i+1)*bits) of its little-endian bit stream. */
+static uint32_t code_at(const uint8_t *row, int32_t i, int bits)
+{
+    size_t bit = (size_t)i * (size_t)bits;
+    uint32_t x = row[bit / 8];
+    if (bit % 8 + (size_t)bits > 8)
+        x |= (uint32_t)row[bit / 8 + 1] << 8;
+    return x >> bit % 8 & ((1u << bits) - 1);
+}
+
+static uint32_t unit_code(const struct weight_src *s, int32_t row, int32_t k)
+{
+    if (s->format == WEIGHT_AFFINE)
+        return code_at(s->data + (size_t)row * ((size_t)s->k * (size_t)s->bits / 8), k, s->bits);
+    uint32_t c = code_at(s->data + (size_t)row * ((size_t)s->k / 2), k, 4);
+    return (uint32_t)(2 * ref_e2m1((int)c) + 12);
+}
+
+static void lines_codes(const struct pack_args *a, int32_t b, int32_t g, uint8_t *line)
+{
+    bool u4 = a->pk.kind == PACK_U4;
+    int32_t per = u4 ? 8 : 4, step = u4 ? 4 : 8;
+    memset(line, 0, (size_t)(a->unit_k / per) * 64);
+    for (int32_t r = 0; r < PACK_ROWS && b * PACK_ROWS + r < a->src.n; r++)
+        for (int32_t i = 0; i < a->unit_k; i++) {
+            uint32_t c = unit_code(&a->src, b * PACK_ROWS + r, g * a->unit_k + i), x;
+            uint8_t *word = line + (size_t)(i / per) * 64 + (size_t)r * 4;
+            int32_t j = i % per;
+            memcpy(&x, word, 4);
+            x |= c << ((j & 1 ? 16 : 0) + j / 2 * step);
+            memcpy(word, &x, 4);
+        }
+}
+
+static void put_scale(const struct pack_args *a, int32_t row, int32_t g, uint8_t *scale,
+                      uint8_t *bias)
+{
+    const struct weight_src *s = &a->src;
+    size_t at = (size_t)row * (size_t)a->n_group + (size_t)g, sb = pack_scale_bytes(a->pk.scale);
+    if (s->format == WEIGHT_AFFINE) {
+        memcpy(scale, s->scales + at * sb, sb);
+        memcpy(bias, s->biases + at * sb, sb);
+        return;
+    }
+    float f = s->format == WEIGHT_MXFP4 ? ref_e8m0(s->scales[at]) : ref_e4m3(s->scales[at]);
+    if (s->format == WEIGHT_NVFP4 && s->global_scale != 0)
+        f = f * s->global_scale / 2688.0f;
+    f *= 0.5f;
+    float minus = -12.0f * f;
+    memcpy(scale, &f, 4);
+    memcpy(bias, &minus, 4);
+}
+
+static void pack_unit_integer(const struct pack_args *a, int32_t b, int32_t g, uint8_t *p)
+{
+    size_t sb = pack_scale_bytes(a->pk.scale);
+    memset(p, 0, 2 * PACK_ROWS * sb);
+    for (int32_t r = 0; r < PACK_ROWS && b * PACK_ROWS + r < a->src.n; r++)
+        put_scale(a, b * PACK_ROWS + r, g, p + (size_t)r * sb, p + (PACK_ROWS + (size_t)r) * sb);
+    p += 2 * PACK_ROWS * sb;
+    if (a->src.format == WEIGHT_AFFINE && (a->src.bits == 4 || a->src.bits == 8))
+        lines_words(a, b, g, p);
+    else
+        lines_codes(a, b, g, p);
+}
+
+static void float_at(const struct weight_src *s, int32_t row, int32_t k, uint8_t *dst)
+{
+    size_t at = (size_t)row * (size_t)s->k + (size_t)k;
+    if (s->format == WEIGHT_MXFP8) {
+        float scale = ref_e8m0(s->scales[at / 32]);
+        uint16_t h = ref_to_bf16(ref_e4m3(s->data[at]) * scale);
+        memcpy(dst, &h, 2);
+    } else {
+        size_t elem = s->format == WEIGHT_F32 ? 4 : 2;
+        memcpy(dst, s->data + at * elem, elem);
+    }
+}
+
+static void pack_unit_float(const struct pack_args *a, int32_t b, int32_t g, uint8_t *p)
+{
+    size_t elem = a->src.format == WEIGHT_F32 ? 4 : 2;
+    int32_t k0 = g * a->unit_k, kn = a->src.k - k0 < a->unit_k ? a->src.k - k0 : a->unit_k;
+    memset(p, 0, (size_t)kn * PACK_ROWS * elem);
+    for (int32_t r = 0; r < PACK_ROWS && b * PACK_ROWS + r < a->src.n; r++)
+        for (int32_t k = 0; k < kn; k++)
+            float_at(&a->src, b * PACK_ROWS + r, k0 + k,
+                     p + ((size_t)k * PACK_ROWS + (size_t)r) * elem);
+}
+
+/* ---- the pool job ---------------------------------------------------------------------------- */
+
+/* Byte offset of a unit; floats may have a short last unit per block. */
+static size_t unit_offset(const struct pack_args *a, int64_t u)
+{
+    return (size_t)(u / a->n_group) * a->pk.block_bytes + (size_t)(u % a->n_group) * a->unit_bytes;
+}
+
+static int pack_regions(const void *args, int chunk, struct pool_region *r)
+{
+    const struct pack_args *a = args;
+    int64_t u0 = (int64_t)chunk * a->units_chunk, u1 = u0 + a->units_chunk;
+    size_t end =
+        u1 >= a->n_unit ? (size_t)pack_n_block(a->src.n) * a->pk.block_bytes : unit_offset(a, u1);
+    size_t begin = unit_offset(a, u0);
+    r[0] = (struct pool_region){(char *)a->dst + begin, 1, end - begin, end - begin};
+    return 1;
+}
+
+static void pack_run(const void *args, int chunk, const struct pool_region *r, void *work)
+{
+    const struct pack_args *a = args;
+    int64_t u0 = (int64_t)chunk * a->units_chunk, u1 = u0 + a->units_chunk;
+    size_t begin = unit_offset(a, u0);
+    for (int64_t u = u0; u < u1 && u < a->n_unit; u++) {
+        uint8_t *p = (uint8_t *)r[0].p + (unit_offset(a, u) - begin);
+        int32_t b = (int32_t)(u / a->n_group), g = (int32_t)(u % a->n_group);
+        if (is_integer(a->src.format))
+            pack_unit_integer(a, b, g, p);
+        else
+            pack_unit_float(a, b, g, p);
+    }
+}
+
+static void pack_all(struct exec *ex, const struct weight_src *s, const struct packed *pk,
+                     uint8_t *dst)
+{
+    enum { CHUNK_BYTES = 128 << 10, FLOAT_UNIT = 256 };
+    struct pack_args a = {.src = *s, .pk = *pk, .dst = dst};
+    bool integer = is_integer(s->format);
+    a.unit_k = integer ? pk->group : FLOAT_UNIT;
+    a.n_group = (s->k + a.unit_k - 1) / a.unit_k;
+    a.unit_bytes = integer ? pack_group_bytes(pk->kind, pk->scale, pk->group)
+                           : (size_t)FLOAT_UNIT * PACK_ROWS * (pk->kind == PACK_F32 ? 4 : 2);
+    a.n_unit = (int64_t)pack_n_block(s->n) * a.n_group;
+    int64_t per = CHUNK_BYTES / (int64_t)a.unit_bytes + 1;
+    if (a.n_unit / per >= POOL_CHUNK_MAX)
+        per = a.n_unit / POOL_CHUNK_MAX + 1;
+    a.units_chunk = (int32_t)per;
+    struct pool_job job = {pack_regions, pack_run, &a, sizeof a, (int)((a.n_unit + per - 1) / per)};
+    pool_run(ex->pool, &job);
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static enum qn_status weight_new(struct exec *ex, const struct weight_src *s, struct weight **out,
+                                 struct qn_err *err)
+{
+    struct weight *w = calloc(1, sizeof *w);
+    if (!w || !list_push((void ***)&ex->weights, &ex->n_weight, &ex->cap_weight, w)) {
+        free(w);
+        QN_FAIL(err, QN_NO_MEMORY, "weight", "%s: out of memory", s->name);
+    }
+    w->n = s->n;
+    *out = w;
+    return QN_OK;
+}
+
+/* Room for the quantized rows of the widest matrix, for each group size in use. */
+static enum qn_status qact_grow(struct exec *ex, int32_t k, int32_t group, struct qn_err *err)
+{
+    struct qact *q = &ex->qact[__builtin_ctz((unsigned)group) - 4];
+    if (q->a && q->k >= k)
+        return QN_OK;
+    size_t rows = (size_t)ex->max_rows, ng = (size_t)(k / group);
+    pool_quiesce(ex->pool);
+    free(q->a);
+    free(q->scale);
+    free(q->sum);
+    q->a = aligned_alloc(64, (rows * (size_t)k * sizeof *q->a + 127) & ~(size_t)63);
+    q->scale = calloc(rows * ng, sizeof *q->scale);
+    q->sum = calloc(rows * ng, sizeof *q->sum);
+    q->k = k;
+    q->group = group;
+    if (!q->a || !q->scale || !q->sum)
+        QN_FAIL(err, QN_NO_MEMORY, "weight", "out of memory for activations of %zu x %d", rows, k);
+    memset(q->a, 0, rows * (size_t)k * sizeof *q->a);
+    return QN_OK;
+}
+
+static enum qn_status check_src(const struct weight_src *s, struct qn_err *err)
+{
+    if (s->n < 1 || s->k < 1 || s->n > (1 << 28) || s->k > WEIGHT_DIM_MAX)
+        QN_FAIL(err, QN_UNSUPPORTED, "weight", "%s: %d outputs of %d inputs is out of range",
+                s->name, s->n, s->k);
+    if (!is_integer(s->format))
+        return QN_OK;
+    int32_t g = group_of(s);
+    if ((g != 16 && g != 32 && g != 64 && g != 128) || s->k % g)
+        QN_FAIL(err, QN_BAD_INPUT, "weight",
+                "%s: %d inputs in groups of %d; groups are 32, 64 or 128 and divide the inputs",
+                s->name, s->k, g);
+    if (s->format == WEIGHT_AFFINE && (s->bits < 2 || s->bits == 7 || s->bits > 8 || g == 16))
+        QN_FAIL(err, QN_BAD_INPUT, "weight", "%s: %d bits in groups of %d; bits are 2,3,4,5,6,8",
+                s->name, s->bits, g);
+    return QN_OK;
+}
+
+enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct weight **out,
+                           struct qn_err *err)
+{
+    QN_TRY(check_src(s, err));
+    struct packed pk = shape_of(s);
+    size_t bytes = weight_bytes_loaded(s);
+    if (bytes > ex->region_bytes - ex->region_used)
+        QN_FAIL(err, QN_INTERNAL, "weight", "%s: %zu bytes do not fit into the reserved region",
+                s->name, bytes);
+    struct weight *w = NULL;
+    QN_TRY(weight_new(ex, s, &w, err));
+    if (is_integer(s->format))
+        QN_TRY(qact_grow(ex, s->k, pk.group, err));
+    uint8_t *dst = ex->region + ex->region_used;
+    ex->region_used += bytes;
+    pack_all(ex, s, &pk, dst);
+    pk.p = dst;
+    w->pk = pk;
+    w->bytes = bytes;
+    *out = w;
+    return QN_OK;
+}
+
+enum qn_status weight_load_vec(struct exec *ex, const struct weight_src *s, struct weight **out,
+                               struct qn_err *err)
+{
+    QN_TRY(check_src(s, err));
+    if (is_integer(s->format) || s->format == WEIGHT_MXFP8)
+        QN_FAIL(err, QN_UNSUPPORTED, "weight", "%s: a vector must be f32, f16 or bf16", s->name);
+    struct weight *w = NULL;
+    QN_TRY(weight_new(ex, s, &w, err));
+    size_t n = (size_t)s->n * (size_t)s->k;
+    w->vec = malloc(n * sizeof *w->vec);
+    if (!w->vec)
+        QN_FAIL(err, QN_NO_MEMORY, "weight", "%s: out of memory for %zu floats", s->name, n);
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
+        if (s->format == WEIGHT_F32) {
+            memcpy(&w->vec[i], s->data + 4 * i, 4);
+            continue;
+        }
+        memcpy(&h, s->data + 2 * i, 2);
+        w->vec[i] = s->format == WEIGHT_F16 ? ref_f16(h) : ref_bf16(h);
+    }
+    w->n = (int32_t)n;
+    w->bytes = n * sizeof *w->vec;
+    *out = w;
+    return QN_OK;
+}
+
+void weight_free(struct weight *w)
+{
+    free(w->vec);
+    free(w);
+}
+
+size_t weight_bytes(const struct weight *w)
+{
+    return w->bytes;
+}
+
+int32_t weight_rows(const struct weight *w)
+{
+    return w->n;
+}

@@ -1,0 +1,246 @@
+/*
+ * loader.c - see loader.h.
+ */
+#include "model/loader.h"
+
+#include <fnmatch.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct loader {
+    struct exec *ex;
+    const struct st *st;
+    const struct json *cfg;
+    bool *used; /* [st_count] */
+    int64_t bytes_total, bytes_done;
+    struct loader_totals totals;
+    void (*progress)(void *arg, const char *what, double done);
+    void *progress_arg;
+};
+
+enum { NAME_MAX_ = 256 };
+
+enum qn_status loader_create(struct exec *ex, const struct st *st, const struct json *cfg,
+                             struct loader **out, struct qn_err *err)
+{
+    struct loader *l = calloc(1, sizeof *l);
+    bool *used = calloc((size_t)st_count(st) + 1, sizeof *used);
+    if (!l || !used) {
+        free(l);
+        free(used);
+        QN_FAIL(err, QN_NO_MEMORY, "loader", "out of memory");
+    }
+    *l = (struct loader){.ex = ex, .st = st, .cfg = cfg, .used = used};
+    size_t room = 64 << 20; /* address space only: formats at most quadruple, rows pad to 16 */
+    for (int32_t i = 0; i < st_count(st); i++) {
+        l->bytes_total += (int64_t)st_at(st, i)->bytes;
+        room += 4 * st_at(st, i)->bytes + (1 << 16);
+    }
+    enum qn_status s = exec_reserve(ex, room, err);
+    if (s != QN_OK) {
+        loader_free(l);
+        return s;
+    }
+    *out = l;
+    return QN_OK;
+}
+
+void loader_free(struct loader *l)
+{
+    if (!l)
+        return;
+    free(l->used);
+    free(l);
+}
+
+void loader_progress(struct loader *l, void (*fn)(void *arg, const char *what, double done),
+                     void *arg)
+{
+    l->progress = fn;
+    l->progress_arg = arg;
+}
+
+void loader_totals(const struct loader *l, struct loader_totals *out)
+{
+    *out = l->totals;
+}
+
+/* MODULE + suffix; marks the tensor used. NULL when absent. */
+static const struct st_tensor *take(struct loader *l, const char *module, const char *suffix)
+{
+    char name[NAME_MAX_ + 16];
+    snprintf(name, sizeof name, "%s%s", module, suffix);
+    const struct st_tensor *t = st_find(l->st, str_of(name));
+    if (t)
+        l->used[t - st_at(l->st, 0)] = true;
+    return t;
+}
+
+bool loader_has(const struct loader *l, const char *fmt, ...)
+{
+    char name[NAME_MAX_];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return st_find(l->st, str_of(name)) != NULL;
+}
+
+static enum qn_status check_shape(const struct st_tensor *t, int64_t rows, int64_t cols,
+                                  enum st_dtype dtype, struct qn_err *err)
+{
+    char found[128];
+    bool ok = t->n_dim == 2 && t->shape[0] == rows && t->shape[1] == cols && t->dtype == dtype;
+    if (ok)
+        return QN_OK;
+    static const char *const names[] = {"F32", "F16", "BF16", "U8", "U32", "other"};
+    QN_FAIL(err, QN_BAD_INPUT, "loader",
+            "tensor " STR_FMT ": found %s %s, expected %s [%lld, %lld]", STR_ARG(t->name),
+            t->dtype_name, st_shape_text(t, found, sizeof found), names[dtype], (long long)rows,
+            (long long)cols);
+}
+
+static enum qn_status missing(const char *name, const char *suffix, struct qn_err *err)
+{
+    return err_set(err, QN_BAD_INPUT, "loader", "tensor %s%s is missing from the checkpoint", name,
+                   suffix);
+}
+
+static void account(struct loader *l, const struct weight_src *s, const struct weight *w,
+                    const struct st_tensor *const *t)
+{
+    l->totals.n_param += (int64_t)s->n * s->k;
+    l->totals.packed_bytes += (int64_t)weight_bytes(w);
+    for (int i = 0; i < 4; i++) {
+        if (!t[i])
+            continue;
+        l->totals.stored_bytes += (int64_t)t[i]->bytes;
+        l->bytes_done += (int64_t)t[i]->bytes;
+        st_drop(l->st, t[i]);
+    }
+    if (l->progress)
+        l->progress(l->progress_arg, "loading weights",
+                    (double)l->bytes_done / (double)(l->bytes_total ? l->bytes_total : 1));
+}
+
+/* Affine scales and biases share a dtype in mlx files; ours to check. */
+static enum qn_status affine_scales(struct weight_src *s, const struct st_tensor *scales,
+                                    const struct st_tensor *biases, struct qn_err *err)
+{
+    enum st_dtype d = scales->dtype;
+    if (d != ST_F32 && d != ST_F16 && d != ST_BF16)
+        QN_FAIL(err, QN_BAD_INPUT, "loader",
+                "tensor " STR_FMT ": dtype %s; expected F32, F16 or BF16", STR_ARG(scales->name),
+                scales->dtype_name);
+    QN_TRY(check_shape(scales, s->n, s->k / s->group, d, err));
+    QN_TRY(check_shape(biases, s->n, s->k / s->group, d, err));
+    s->scale_type = d == ST_F32 ? SCALE_F32 : d == ST_F16 ? SCALE_F16 : SCALE_BF16;
+    s->scales = scales->data;
+    s->biases = biases->data;
+    return QN_OK;
+}
+
+static enum qn_status global_scale(struct loader *l, const char *module, struct weight_src *s,
+                                   const struct st_tensor **t, struct qn_err *err)
+{
+    *t = take(l, module, ".global_scale");
+    if (!*t)
+        return QN_OK;
+    if ((*t)->dtype != ST_F32 || (*t)->bytes != 4)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s.global_scale: expected one F32", module);
+    memcpy(&s->global_scale, (*t)->data, 4);
+    return QN_OK;
+}
+
+static enum qn_status quantized_src(struct loader *l, const char *module, struct weight_src *s,
+                                    const struct st_tensor **t, struct qn_err *err)
+{
+    if (!t[1])
+        return missing(module, ".scales", err);
+    if (s->group < 1 || s->k % s->group || (int64_t)s->k * s->bits % 32)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "%s: %d inputs do not divide into groups of %d",
+                module, s->k, s->group);
+    QN_TRY(check_shape(t[0], s->n, (int64_t)s->k * s->bits / 32, ST_U32, err));
+    if (s->format == WEIGHT_AFFINE) {
+        t[2] = take(l, module, ".biases");
+        return t[2] ? affine_scales(s, t[1], t[2], err) : missing(module, ".biases", err);
+    }
+    QN_TRY(check_shape(t[1], s->n, s->k / s->group, ST_U8, err));
+    s->scales = t[1]->data;
+    return s->format == WEIGHT_NVFP4 ? global_scale(l, module, s, &t[3], err) : QN_OK;
+}
+
+enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int32_t k,
+                           struct qn_err *err, const char *fmt, ...)
+{
+    char module[NAME_MAX_];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(module, sizeof module, fmt, ap);
+    va_end(ap);
+    const struct st_tensor *t[4] = {take(l, module, ".weight"), take(l, module, ".scales")};
+    if (!t[0])
+        return missing(module, ".weight", err);
+    struct quant_spec q;
+    QN_TRY(quant_resolve(l->cfg, str_of(module), t[0], t[1], k, &q, err));
+    struct weight_src s = {.name = module,
+                           .format = q.format,
+                           .n = n,
+                           .k = k,
+                           .bits = q.bits,
+                           .group = q.group,
+                           .data = t[0]->data};
+    if (q.bits)
+        QN_TRY(quantized_src(l, module, &s, t, err));
+    else
+        QN_TRY(check_shape(t[0], n, k, t[0]->dtype, err));
+    QN_TRY(weight_load(l->ex, &s, out, err));
+    account(l, &s, *out, t);
+    return QN_OK;
+}
+
+enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct qn_err *err,
+                        const char *fmt, ...)
+{
+    char name[NAME_MAX_];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct st_tensor *t[4] = {take(l, name, "")};
+    if (!t[0])
+        return missing(name, "", err);
+    char found[128];
+    if (t[0]->n_dim != 1 || t[0]->shape[0] != n)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s: found shape %s, expected [%d]", name,
+                st_shape_text(t[0], found, sizeof found), n);
+    struct quant_spec q;
+    QN_TRY(quant_resolve(NULL, str_of(name), t[0], NULL, 0, &q, err));
+    struct weight_src s = {.name = name, .format = q.format, .n = 1, .k = n, .data = t[0]->data};
+    QN_TRY(weight_load_vec(l->ex, &s, out, err));
+    account(l, &s, *out, t);
+    return QN_OK;
+}
+
+void loader_skip(struct loader *l, const char *pattern)
+{
+    char name[NAME_MAX_];
+    for (int32_t i = 0; i < st_count(l->st); i++) {
+        struct str s = st_at(l->st, i)->name;
+        snprintf(name, sizeof name, STR_FMT, STR_ARG(s));
+        if (fnmatch(pattern, name, 0) == 0)
+            l->used[i] = true;
+    }
+}
+
+enum qn_status loader_done(struct loader *l, struct qn_err *err)
+{
+    for (int32_t i = 0; i < st_count(l->st); i++)
+        if (!l->used[i])
+            QN_FAIL(err, QN_BAD_INPUT, "loader",
+                    "tensor " STR_FMT " in %s belongs to no part of this model; is config.json the "
+                    "right one?",
+                    STR_ARG(st_at(l->st, i)->name), st_file_name(l->st, st_at(l->st, i)->file));
+    return QN_OK;
+}

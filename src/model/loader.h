@@ -1,0 +1,55 @@
+/*
+ * loader.h - binds the tensors of a folder to a family's weights: names, shapes, quantization, and
+ * the accounting behind `quern inspect`. Every tensor must be asked for or be known as skippable.
+ */
+#ifndef MODEL_LOADER_H
+#define MODEL_LOADER_H
+
+#include "exec/exec.h"
+#include "model/safetensors.h"
+#include "base/json.h"
+
+struct loader;
+
+enum qn_status loader_create(struct exec *ex, const struct st *st, const struct json *cfg,
+                             struct loader **out, struct qn_err *err);
+void loader_free(struct loader *l);
+void loader_progress(struct loader *l, void (*fn)(void *arg, const char *what, double done),
+                     void *arg);
+bool loader_has(const struct loader *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* The matrix MODULE.weight (+ scales and biases as config.json's quantization says), n outputs of k
+ * inputs. Errors name the tensor, what was found and what was expected. */
+enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int32_t k,
+                           struct qn_err *err, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
+/* The vector of n floats with this full tensor name. */
+enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct qn_err *err,
+                        const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Marks tensors whose name matches this shell pattern as known and not needed. */
+void loader_skip(struct loader *l, const char *pattern);
+/* Fails naming the first tensor that nothing asked for. */
+enum qn_status loader_done(struct loader *l, struct qn_err *err);
+
+struct loader_totals {
+    int64_t n_param;      /* elements of the matrices and vectors loaded */
+    int64_t stored_bytes; /* as they lie in the checkpoint */
+    int64_t packed_bytes; /* in memory */
+};
+void loader_totals(const struct loader *l, struct loader_totals *out);
+
+/* ---- quantization as config.json and the tensors state it; also used by `quern inspect` --------
+ */
+
+struct quant_spec {
+    enum weight_format format;
+    int32_t bits, group; /* 0 for float formats */
+};
+/* What MODULE ("model.layers.0.mlp.up_proj") is, by models.md's rule: listed in config.json, else
+ * unquantized without scales, else inferred from the shapes; weight and scales (NULL = none) are
+ * its tensors, k its inputs (0 = unknown). */
+enum qn_status quant_resolve(const struct json *cfg, struct str module,
+                             const struct st_tensor *weight, const struct st_tensor *scales,
+                             int32_t k, struct quant_spec *out, struct qn_err *err);
+
+#endif

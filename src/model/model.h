@@ -1,0 +1,43 @@
+/*
+ * model.h - what a model family is: a table of four functions over a struct model. Everything that
+ * families share (reading the folder, quantization rules, rotary types, the step) is in loader.c,
+ * rope_config.c and engine.c; a family's file holds only its maths.
+ */
+#ifndef MODEL_MODEL_H
+#define MODEL_MODEL_H
+
+#include "base/json.h"
+#include "exec/exec.h"
+
+struct loader;
+
+struct model {
+    const struct family *family;
+    struct exec *ex;
+    void *state; /* the family's own, from calloc; freed by family->free */
+
+    /* set by family->config */
+    int32_t n_vocab, n_layer, n_embd;
+    int32_t n_ctx_max;         /* max_position_embeddings */
+    const struct kv_layer *kv; /* [n_layer], lives in state */
+};
+
+struct family {
+    const char *name;               /* as shown to users */
+    const char *const *model_types; /* config.json model_type values, NULL-terminated */
+    /* Reads config.json into m->state and the common fields. */
+    enum qn_status (*config)(struct model *m, const struct json *cfg, struct qn_err *err);
+    /* Loads weights and creates tensors; m->ex exists. */
+    enum qn_status (*load)(struct model *m, struct loader *ld, struct qn_err *err);
+    /* One step over the rows exec_begin stated. Returns the logits of the wanted rows,
+     * [exec_wanted, n_vocab], or NULL when none are wanted. Cannot fail. */
+    const struct tensor *(*forward)(struct model *m);
+    void (*free)(struct model *m);
+};
+
+/* registry.c: the only list of families. NULL when unknown. */
+const struct family *family_find(struct str model_type);
+/* "llama, mistral, ..." for messages. */
+void family_list(struct buf *out);
+
+#endif

@@ -1,0 +1,26 @@
+/*
+ * registry.c - the families quern knows. Adding one: its file in this folder and a row here.
+ */
+#include "model/model.h"
+
+extern const struct family family_llama;
+
+static const struct family *const families[] = {
+    &family_llama,
+};
+
+const struct family *family_find(struct str model_type)
+{
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        for (const char *const *t = families[i]->model_types; *t; t++)
+            if (str_eqz(model_type, *t))
+                return families[i];
+    return NULL;
+}
+
+void family_list(struct buf *out)
+{
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        for (const char *const *t = families[i]->model_types; *t; t++)
+            buf_addf(out, "%s%s", out->n ? ", " : "", *t);
+}
