@@ -216,7 +216,7 @@ static enum qn_status st_new(int32_t n_file, struct st **out, struct qn_err *err
 
 enum qn_status st_open_file(const char *path, struct st **out, struct qn_err *err)
 {
-    struct st *s;
+    struct st *s = NULL;
     QN_TRY(st_new(1, &s, err));
     enum qn_status st = add_file(s, path, err);
     if (st == QN_OK)
