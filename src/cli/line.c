@@ -92,7 +92,7 @@ static enum line_result plain_read(struct line_editor *e, const char *prompt, st
         fflush(stdout);
     }
     for (;;) {
-        char c;
+        char c = 0;
         int n = plain_byte(e, &c);
         if (n == -1)
             return LINE_INTERRUPTED;
