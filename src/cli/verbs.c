@@ -5,6 +5,7 @@
 
 static const struct cli_verb *const verbs[] = {
     &verb_convert,
+    &verb_tokenize,
     &verb_version,
     &verb_help,
 };

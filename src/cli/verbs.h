@@ -8,6 +8,7 @@
 
 extern const struct cli_verb verb_convert;
 extern const struct cli_verb verb_help;
+extern const struct cli_verb verb_tokenize;
 extern const struct cli_verb verb_version;
 
 #endif
