@@ -15,9 +15,9 @@
 struct tmpl;
 
 struct tmpl_limits {
-    int64_t steps;  /* evaluated nodes; 0 = 10,000,000 */
-    size_t bytes;   /* output and intermediate strings; 0 = 64 MiB */
-    int32_t depth;  /* nested calls and expressions; 0 = 200 */
+    int64_t steps; /* evaluated nodes; 0 = 10,000,000 */
+    size_t bytes;  /* output and intermediate strings; 0 = 64 MiB */
+    int32_t depth; /* nested calls and expressions; 0 = 200 */
 };
 
 /* Parses. Errors: QN_BAD_INPUT "chat template: line N: ..." */
