@@ -6,6 +6,8 @@
 
 #include <stdlib.h>
 
+#include "base/fault.h"
+
 struct fairq_client {
     uint64_t key;
     struct fairq_client *prev, *next; /* ring */
@@ -28,7 +30,7 @@ static struct fairq_client *find(const struct fairq *q, uint64_t key)
 /* A new client is served after everybody who already waits. */
 static struct fairq_client *join(struct fairq *q, uint64_t key)
 {
-    struct fairq_client *c = calloc(1, sizeof *c);
+    struct fairq_client *c = fault_point("sched.alloc") ? NULL : calloc(1, sizeof *c);
     if (!c)
         return NULL;
     c->key = key;

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 
 #define WHERE "generation"
 
@@ -49,7 +50,7 @@ static enum qn_status copy_params(struct gen *g, const struct lm *lm, const stru
     size_t n_bias = (size_t)p->sample.n_bias;
     g->p = *p;
     g->prompt = malloc((size_t)p->n_prompt * sizeof *g->prompt);
-    g->bias = malloc((n_bias + 1) * sizeof *g->bias);
+    g->bias = fault_point("sched.alloc") ? NULL : malloc((n_bias + 1) * sizeof *g->bias);
     if (!g->prompt || !g->bias)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a prompt of %d tokens", p->n_prompt);
     memcpy(g->prompt, p->prompt, (size_t)p->n_prompt * sizeof *g->prompt);
@@ -68,7 +69,7 @@ enum qn_status gen_create(struct sched *s, const struct lm *lm, const struct gen
                           struct gen **out, struct qn_err *err)
 {
     QN_TRY(check(lm, p, err));
-    struct gen *g = calloc(1, sizeof *g);
+    struct gen *g = fault_point("sched.alloc") ? NULL : calloc(1, sizeof *g);
     if (!g)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a generation");
     pthread_condattr_t attr;
@@ -122,7 +123,9 @@ enum qn_status gen_start(struct gen *g, const struct lm *lm, const struct tok *t
                          const struct ids *newline, struct qn_err *err)
 {
     int32_t n_keep = 0;
-    int32_t *keep = malloc(((size_t)lm->n_eos + newline->n + 1) * sizeof *keep);
+    int32_t *keep = fault_point("sched.alloc")
+                        ? NULL
+                        : malloc(((size_t)lm->n_eos + newline->n + 1) * sizeof *keep);
     g->detok = detok_create(tok, g->p.keep_special);
     if (!keep || !g->detok) {
         free(keep);

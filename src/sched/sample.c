@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/rng.h"
 #include "sched/rowmath.h"
 #include "sched/tally.h"
@@ -113,7 +114,7 @@ static int by_id(const void *a, const void *b)
 static void *alloc_n(int64_t count, size_t size)
 {
     size_t bytes;
-    if (__builtin_mul_overflow((size_t)count, size, &bytes))
+    if (__builtin_mul_overflow((size_t)count, size, &bytes) || fault_point("sched.alloc"))
         return NULL;
     return malloc(bytes ? bytes : 1);
 }
@@ -143,7 +144,7 @@ enum qn_status sampler_create(const struct sample_params *p, int32_t n_vocab, co
 {
     QN_ASSERT(n_vocab >= 1 && n_vocab < INT32_MAX);
     QN_TRY(sample_params_check(p, n_vocab, err));
-    struct sampler *s = calloc(1, sizeof *s);
+    struct sampler *s = fault_point("sched.alloc") ? NULL : calloc(1, sizeof *s);
     if (!s)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a sampler");
     s->p = *p;
@@ -195,7 +196,8 @@ static bool hist_add(struct sampler *s, int32_t id)
         return true;
     if (s->n_hist == s->cap_hist) {
         int64_t cap = s->cap_hist ? s->cap_hist * 2 : 256;
-        int32_t *hist = realloc(s->hist, (size_t)cap * sizeof *hist);
+        int32_t *hist =
+            fault_point("sched.alloc") ? NULL : realloc(s->hist, (size_t)cap * sizeof *hist);
         if (!hist)
             return false;
         s->hist = hist;

@@ -12,10 +12,12 @@
  */
 #include "sched/sched.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "sched/gen.h"
 
@@ -67,6 +69,20 @@ static enum qn_status set_up(struct sched *s, struct qn_err *err)
     return tok_encode(s->tok, STR_LIT("\n"), 0, &s->newline, err);
 }
 
+/* Signals are for the program's other threads. */
+static enum qn_status start_thread(struct sched *s, struct qn_err *err)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&s->thread, NULL, main_loop, s);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "cannot start the scheduler's thread: %s", strerror(rc));
+    pthread_setname_np(s->thread, "quern-sched");
+    return QN_OK;
+}
+
 static void tear_down(struct sched *s)
 {
     pthread_mutex_destroy(&s->mu);
@@ -107,8 +123,8 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     pthread_cond_init(&s->wake, NULL);
     pthread_mutex_init(&s->mu, NULL);
     enum qn_status st = set_up(s, err);
-    if (st == QN_OK && pthread_create(&s->thread, NULL, main_loop, s) != 0)
-        st = err_set(err, QN_NO_MEMORY, WHERE, "cannot start the scheduler's thread");
+    if (st == QN_OK)
+        st = start_thread(s, err);
     if (st != QN_OK) {
         tear_down(s);
         return st;
@@ -309,7 +325,8 @@ static enum qn_status need_echo_rows(struct sched *s, struct qn_err *err)
     size_t bytes;
     if (s->echo_rows)
         return QN_OK;
-    if (!__builtin_mul_overflow((size_t)s->lm.n_vocab, ECHO_ROWS * sizeof *s->echo_rows, &bytes))
+    if (!__builtin_mul_overflow((size_t)s->lm.n_vocab, ECHO_ROWS * sizeof *s->echo_rows, &bytes) &&
+        !fault_point("sched.alloc"))
         s->echo_rows = malloc(bytes);
     if (!s->echo_rows)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for %d rows of prompt logits", ECHO_ROWS);

@@ -22,6 +22,8 @@ struct sched;
 struct gen;
 
 struct sched_params {
+    /* At most n_lane + 16 sequences exist at a time: the lanes', and those of paused generations.
+     */
     int32_t n_lane;    /* generations in one step, 1..lm.max_rows; 0 = 1, the serial lane */
     int32_t queue_max; /* waiting generations before QN_BUSY; 0 = 64 */
     int32_t chunk;     /* prompt tokens per step; 0 = lm.max_rows, which also limits it */

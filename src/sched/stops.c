@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 
+#include "base/fault.h"
+
 struct pattern {
     const char *p; /* into the stops' own copy */
     int32_t n;
@@ -54,7 +56,7 @@ enum qn_status stops_create(const struct str *strings, int32_t n, struct stops *
             QN_FAIL(err, QN_BAD_INPUT, "stop", "stop strings are too long together");
     }
     struct stops *st = calloc(1, sizeof *st + (size_t)n * sizeof st->pat[0]);
-    char *bytes = malloc(total + 1);
+    char *bytes = fault_point("sched.alloc") ? NULL : malloc(total + 1);
     int32_t *fails = malloc((total + (size_t)n + 1) * sizeof *fails);
     if (!st || !bytes || !fails) {
         free(st);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
+
 void tally_free(struct tally *t)
 {
     free(t->e);
@@ -27,12 +29,13 @@ static bool grow(struct tally *t)
     if (t->cap > INT32_MAX / 8)
         return false;
     int32_t cap = t->cap ? t->cap * 2 : 64;
-    struct tally_entry *e = realloc(t->e, (size_t)cap * sizeof *e);
+    struct tally_entry *e =
+        fault_point("sched.alloc") ? NULL : realloc(t->e, (size_t)cap * sizeof *e);
     if (!e)
         return false;
     t->e = e;
     uint32_t n_slot = (uint32_t)cap * 2;
-    int32_t *slot = malloc(n_slot * sizeof *slot);
+    int32_t *slot = fault_point("sched.alloc") ? NULL : malloc(n_slot * sizeof *slot);
     if (!slot)
         return false;
     free(t->slot);
