@@ -115,7 +115,6 @@ static enum qn_status answer_log(struct chat *ch, struct qn_err *err)
     struct ids ids = {0};
     struct answer a = {0};
     struct answer_sink sink = {.write = write_out, .arg = ch};
-    term_interrupt_clear();
     enum qn_status st = answer_ids(ch, &ids, err);
     if (st == QN_OK)
         st = sample_opts_apply(ch->c, &ch->o->sample, &ch->s.defaults, &p, err);

@@ -4,10 +4,8 @@
 #include "cli/verbs.h"
 
 static const struct cli_verb *const verbs[] = {
-    &verb_convert,
-    &verb_tokenize,
-    &verb_version,
-    &verb_help,
+    &verb_generate, &verb_chat,  &verb_convert, &verb_inspect,
+    &verb_tokenize, &verb_bench, &verb_version, &verb_help,
 };
 
 const struct cli_verb *const *cli_verbs(size_t *n)

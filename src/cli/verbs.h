@@ -7,6 +7,10 @@
 #include "cli/cli.h"
 
 extern const struct cli_verb verb_convert;
+extern const struct cli_verb verb_bench;
+extern const struct cli_verb verb_chat;
+extern const struct cli_verb verb_generate;
+extern const struct cli_verb verb_inspect;
 extern const struct cli_verb verb_help;
 extern const struct cli_verb verb_tokenize;
 extern const struct cli_verb verb_version;

@@ -56,7 +56,8 @@ def test_version(quern):
 
 
 @pytest.mark.parametrize("typed, meant", [("verson", "version"), ("hepl", "help"),
-                                          ("tokenise", "tokenize")])
+                                          ("tokenise", "tokenize"), ("genrate", "generate"),
+                                          ("inspct", "inspect"), ("CHAT", "chat")])
 def test_unknown_verb_is_suggested(quern, typed, meant):
     r = quern(typed)
     assert r.returncode == USAGE and r.stdout == ""
