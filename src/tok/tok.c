@@ -20,12 +20,14 @@ static struct tok *tok_new(struct qn_err *err)
 {
     struct tok *t = calloc(1, sizeof *t);
     if (t)
-        t->cache = calloc(TOK_CACHE_SLOTS, sizeof *t->cache);
-    if (!t || !t->cache) {
+        t->cache_mem = calloc(1, TOK_CACHE_SLOTS * sizeof *t->cache + 64);
+    if (!t || !t->cache_mem) {
         free(t);
         err_set(err, QN_NO_MEMORY, "tok", "out of memory for a tokenizer");
         return NULL;
     }
+    /* one line of the processor's cache a slot */
+    t->cache = (struct tok_slot *)(((uintptr_t)t->cache_mem + 63) & ~(uintptr_t)63);
     return t;
 }
 
@@ -38,7 +40,7 @@ void tok_free(struct tok *t)
     json_free(t->config);
     file_map_close(&t->map);
     free(t->owned);
-    free(t->cache);
+    free(t->cache_mem);
     free(t);
 }
 

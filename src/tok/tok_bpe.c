@@ -61,13 +61,15 @@ int32_t tok_key_find(const struct tok *t, const char *p, size_t n)
 
 const struct tok_merge *tok_merge_find(const struct tok *t, uint32_t left, uint32_t right)
 {
-    uint32_t at = tok_pair_hash(left, right) & t->merge_mask;
-    for (uint32_t k = 0; k <= t->merge_mask; k++, at = (at + 1) & t->merge_mask) {
+    uint32_t at = tok_pair_slot(left, right, t->n_merge);
+    for (uint32_t k = 0; k < t->n_merge; k++) {
         const struct tok_merge *m = &t->merges[at];
         if (m->left == left && m->right == right)
             return m->id < (uint32_t)t->head->n_id ? m : NULL;
         if (m->left == UINT32_MAX)
             return NULL;
+        if (++at == t->n_merge)
+            at = 0;
     }
     return NULL;
 }

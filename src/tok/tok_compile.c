@@ -43,6 +43,8 @@ struct comp {
     size_t n_added;
     struct buf sec[SEC_N];
     struct tok_head head;
+    bool own_key; /* the keys are not simply the pieces: byte level */
+    bool own_map; /* some id has a piece but no key */
 };
 
 static enum qn_status no_memory(struct comp *c)
@@ -259,21 +261,19 @@ static void byte_tables(struct comp *c)
 static enum qn_status pieces_write(struct comp *c)
 {
     struct buf *s = c->sec;
-    for (int32_t id = 0; id < c->n_id; id++) {
+    c->own_key = c->head.flags & MODEL_BYTES;
+    for (int32_t id = 0; id < c->n_id; id++)
+        c->own_map |= c->own_key || ((c->flags[id] & ID_USED) && !c->model_id[id]);
+    for (int32_t id = 0; id <= c->n_id; id++) {
         add_u32(&s[SEC_PIECE_OFF], (uint32_t)s[SEC_PIECE].n);
-        add_u32(&s[SEC_KEY_OFF], (uint32_t)s[SEC_KEY].n);
-        if (!(c->flags[id] & ID_USED))
+        if (c->own_key)
+            add_u32(&s[SEC_KEY_OFF], (uint32_t)s[SEC_KEY].n);
+        if (id == c->n_id || !(c->flags[id] & ID_USED))
             continue;
         buf_add_str(&s[SEC_PIECE], c->piece[id]);
-        if (!c->model_id[id])
-            continue;
-        if (!(c->head.flags & MODEL_BYTES))
-            buf_add_str(&s[SEC_KEY], c->piece[id]);
-        else
+        if (c->own_key && c->model_id[id])
             raw_key(c->piece[id], &s[SEC_KEY]);
     }
-    add_u32(&s[SEC_PIECE_OFF], (uint32_t)s[SEC_PIECE].n);
-    add_u32(&s[SEC_KEY_OFF], (uint32_t)s[SEC_KEY].n);
     if (s[SEC_PIECE].n > UINT32_MAX)
         QN_FAIL(c->err, QN_BAD_INPUT, FILE_NAME, "the texts of all tokens take %zu bytes",
                 s[SEC_PIECE].n);
@@ -320,16 +320,19 @@ static enum qn_status zeros(struct comp *c, enum tok_sec sec, size_t n)
 
 static enum qn_status maps_write(struct comp *c)
 {
-    uint32_t m = pow2_above(2 * (size_t)c->n_id);
+    uint32_t m = pow2_above((size_t)c->n_id + (size_t)c->n_id / 2);
     QN_TRY(zeros(c, SEC_PIECE_MAP, (size_t)m * 4));
-    QN_TRY(zeros(c, SEC_KEY_MAP, (size_t)m * 4));
+    if (c->own_map)
+        QN_TRY(zeros(c, SEC_KEY_MAP, (size_t)m * 4));
     const uint32_t *off = (const uint32_t *)c->sec[SEC_KEY_OFF].p;
     for (int32_t id = 0; id < c->n_id; id++) {
         if (!(c->flags[id] & ID_USED))
             continue;
         smap_put((uint32_t *)c->sec[SEC_PIECE_MAP].p, m - 1, c->piece[id], id);
-        struct str key = {c->sec[SEC_KEY].p + off[id], off[id + 1] - off[id]};
-        if (key.n)
+        struct str key = c->piece[id];
+        if (c->own_key)
+            key = (struct str){c->sec[SEC_KEY].p + off[id], off[id + 1] - off[id]};
+        if (c->own_map && c->model_id[id] && key.n)
             smap_put((uint32_t *)c->sec[SEC_KEY_MAP].p, m - 1, key, id);
     }
     return QN_OK;
@@ -337,9 +340,11 @@ static enum qn_status maps_write(struct comp *c)
 
 static enum qn_status pairs_write(struct comp *c)
 {
+    if (!(c->head.flags & MODEL_CUTTABLE))
+        return QN_OK;
     QN_TRY(zeros(c, SEC_PAIRS, TOK_PAIR_BITS / 8));
     uint64_t *bits = (uint64_t *)c->sec[SEC_PAIRS].p;
-    for (int32_t id = 0; (c->head.flags & MODEL_CUTTABLE) && id < c->n_id; id++) {
+    for (int32_t id = 0; id < c->n_id; id++) {
         if (!c->model_id[id])
             continue;
         struct str s = c->piece[id];
@@ -378,7 +383,7 @@ static enum qn_status merge_sides(struct comp *c, const struct json *m, size_t i
             "model.merges[%zu] is neither \"left right\" nor [\"left\", \"right\"]", i);
 }
 
-static enum qn_status merge_put(struct comp *c, uint32_t mask, size_t rank, struct str l,
+static enum qn_status merge_put(struct comp *c, uint32_t slots, size_t rank, struct str l,
                                 struct str r, struct buf *joined)
 {
     struct tok_merge *tab = (struct tok_merge *)c->sec[SEC_MERGES].p;
@@ -398,10 +403,10 @@ static enum qn_status merge_put(struct comp *c, uint32_t mask, size_t rank, stru
             odd |= fb[k] == a || fb[k] == b;
     if (odd) /* its bytes are not its characters: cutting by characters would not be safe */
         c->head.flags &= ~(uint32_t)MODEL_CUTTABLE;
-    uint32_t at = tok_pair_hash((uint32_t)a, (uint32_t)b) & mask;
+    uint32_t at = tok_pair_slot((uint32_t)a, (uint32_t)b, slots);
     while (tab[at].left != UINT32_MAX &&
            !(tab[at].left == (uint32_t)a && tab[at].right == (uint32_t)b))
-        at = (at + 1) & mask;
+        at = at + 1 == slots ? 0 : at + 1;
     tab[at] = (struct tok_merge){(uint32_t)a, (uint32_t)b, (uint32_t)rank, (uint32_t)id};
     return QN_OK;
 }
@@ -412,7 +417,7 @@ static enum qn_status merges_write(struct comp *c)
     size_t n = json_len(a), skipped = 0;
     if (n > TOK_ID_MAX)
         QN_FAIL(c->err, QN_BAD_INPUT, FILE_NAME, "%zu merges; at most %d", n, TOK_ID_MAX);
-    uint32_t slots = pow2_above(2 * n);
+    uint32_t slots = (uint32_t)(n + n / 3 * 2 + 16);
     QN_TRY(zeros(c, SEC_MERGES, (size_t)slots * sizeof(struct tok_merge)));
     for (uint32_t i = 0; i < slots; i++)
         ((struct tok_merge *)c->sec[SEC_MERGES].p)[i].left = UINT32_MAX;
@@ -427,7 +432,7 @@ static enum qn_status merges_write(struct comp *c)
         }
         st = merge_sides(c, m, i, &l, &r);
         if (st == QN_OK)
-            st = merge_put(c, slots - 1, i - skipped, l, r, &joined);
+            st = merge_put(c, slots, i - skipped, l, r, &joined);
     }
     buf_free(&joined);
     return st;
@@ -644,13 +649,18 @@ static enum qn_status assemble(struct comp *c, const uint64_t key[2], uint8_t **
         h->sec[i] = (struct tok_span){at, c->sec[i].n};
         at += (c->sec[i].n + 15) & ~(size_t)15;
     }
+    static const enum tok_sec same[][2] = {
+        {SEC_KEY_OFF, SEC_PIECE_OFF}, {SEC_KEY, SEC_PIECE}, {SEC_KEY_MAP, SEC_PIECE_MAP}};
+    for (int i = 0; i < 3; i++)
+        if (!(i < 2 ? c->own_key : c->own_map))
+            h->sec[same[i][0]] = h->sec[same[i][1]];
     h->total = at;
     uint8_t *p = calloc(1, at);
     if (!p)
         return no_memory(c);
     memcpy(p, h, sizeof *h);
     for (int i = 0; i < SEC_N; i++)
-        if (c->sec[i].n)
+        if (c->sec[i].n) /* an aliased section is empty here */
             memcpy(p + h->sec[i].off, c->sec[i].p, c->sec[i].n);
     seal(p, at);
     *image = p;

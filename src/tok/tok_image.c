@@ -73,11 +73,10 @@ static enum qn_status offsets(const struct tok *t, enum tok_sec tab, enum tok_se
     return QN_OK;
 }
 
-static enum qn_status table(const struct tok *t, enum tok_sec s, size_t item, uint32_t *mask,
-                            struct qn_err *err)
+static enum qn_status table(const struct tok *t, enum tok_sec s, uint32_t *mask, struct qn_err *err)
 {
-    uint64_t n = section_n(t, s) / item;
-    if (n == 0 || n > 1u << 30 || (n & (n - 1)) || n * item != section_n(t, s))
+    uint64_t n = section_n(t, s) / 4;
+    if (n == 0 || n > 1u << 30 || (n & (n - 1)) || n * 4 != section_n(t, s))
         return BAD(err, "section %d is not a table", s);
     *mask = (uint32_t)n - 1;
     return QN_OK;
@@ -161,16 +160,20 @@ enum qn_status tok_image_open(struct tok *t, const uint64_t key[2], struct qn_er
     QN_TRY(offsets(t, SEC_DEC_OFF, SEC_DEC, &t->dec_off, err));
     if (section_n(t, SEC_ID_FLAGS) != (uint64_t)t->head->n_id)
         return BAD(err, "the table of id flags has a wrong size");
-    if (section_n(t, SEC_PAIRS) != TOK_PAIR_BITS / 8)
+    if (section_n(t, SEC_PAIRS) != (t->head->flags & MODEL_CUTTABLE ? TOK_PAIR_BITS / 8 : 0))
         return BAD(err, "the table of pairs has a wrong size");
     t->id_flags = section(t, SEC_ID_FLAGS);
     t->piece_map = section(t, SEC_PIECE_MAP);
     t->key_map = section(t, SEC_KEY_MAP);
     t->merges = section(t, SEC_MERGES);
     t->pairs = section(t, SEC_PAIRS);
-    QN_TRY(table(t, SEC_PIECE_MAP, 4, &t->piece_mask, err));
-    QN_TRY(table(t, SEC_KEY_MAP, 4, &t->key_mask, err));
-    QN_TRY(table(t, SEC_MERGES, sizeof *t->merges, &t->merge_mask, err));
+    QN_TRY(table(t, SEC_PIECE_MAP, &t->piece_mask, err));
+    QN_TRY(table(t, SEC_KEY_MAP, &t->key_mask, err));
+    uint64_t n_merge = section_n(t, SEC_MERGES) / sizeof *t->merges;
+    if (n_merge == 0 || n_merge > 1u << 30 ||
+        n_merge * sizeof *t->merges != section_n(t, SEC_MERGES))
+        return BAD(err, "the table of merges has a wrong size");
+    t->n_merge = (uint32_t)n_merge;
     QN_TRY(byte_table(t, SEC_BYTE_ID, &t->byte_id, err));
     QN_TRY(byte_table(t, SEC_FALLBACK, &t->fallback, err));
     QN_TRY(added_check(t, err));

@@ -31,10 +31,11 @@ enum tok_sec {
     SEC_ID_FLAGS,  /* u8[n_id]: enum tok_id_flag */
     SEC_PIECE_MAP, /* u32[2^k]: id + 1 by hash of the piece; 0 = free */
     SEC_KEY_MAP,   /* u32[2^k]: id + 1 by hash of the key, model vocabulary only */
-    SEC_MERGES,    /* struct tok_merge[2^k] by hash of (left, right) */
+    SEC_MERGES,    /* struct tok_merge[] by hash of (left, right), at most 3/5 full */
     SEC_BYTE_ID,   /* i32[256]: byte level: the id of one byte, -1 = none */
     SEC_FALLBACK,  /* i32[256]: ids of <0x00>..<0xFF>, -1 = none */
-    SEC_PAIRS,     /* u64[TOK_PAIR_BITS / 64]: pairs of characters adjacent inside some token */
+    SEC_PAIRS,     /* u64[TOK_PAIR_BITS / 64]: pairs of characters adjacent inside some token;
+                      empty unless MODEL_CUTTABLE */
     SEC_ADDED,     /* struct tok_added[] */
     SEC_TRIE_RAW,  /* struct tok_node[]: matched in the raw text; node 0 = root */
     SEC_EDGE_RAW,  /* u32[]: byte << 24 | node, sorted by byte inside a node */
@@ -66,7 +67,7 @@ struct tok_span {
 };
 
 #define TOK_IMAGE_MAGIC   "QNTOKV\r\n"
-#define TOK_IMAGE_VERSION 1
+#define TOK_IMAGE_VERSION 4
 #define TOK_PAIR_BITS     (1u << 20)
 #define TOK_ID_MAX        (1 << 24) /* most ids an image may have */
 
@@ -188,7 +189,7 @@ struct tok {
     const int32_t *byte_id, *fallback;
     const uint64_t *pairs;
     const struct tok_added *added;
-    uint32_t piece_mask, key_mask, merge_mask, n_added;
+    uint32_t piece_mask, key_mask, n_merge, n_added;
     struct tok_trie {
         const struct tok_node *node;
         const uint32_t *edge;
@@ -197,6 +198,7 @@ struct tok {
     } raw, norm;
     struct json *steps_doc, *config;
     struct tok_steps steps;
+    void *cache_mem;
     struct tok_slot *cache; /* TOK_CACHE_SLOTS; the only mutable part, lock-free */
 };
 
@@ -226,7 +228,14 @@ struct tok_work; /* per-call state of the encoder */
 static inline uint32_t tok_pair_hash(uint32_t a, uint32_t b)
 {
     uint64_t h = ((uint64_t)a << 32 | b) * 0x9E3779B97F4A7C15u;
-    return (uint32_t)(h >> 32) ^ (uint32_t)(h >> 11);
+    h ^= h >> 32;
+    return (uint32_t)(h * 0xD6E8FEB86659FD93u >> 32);
+}
+
+/* First slot of a pair in a table of n. */
+static inline uint32_t tok_pair_slot(uint32_t a, uint32_t b, uint32_t n)
+{
+    return (uint32_t)((uint64_t)tok_pair_hash(a, b) * n >> 32);
 }
 
 /* Hash of a short byte string, for the image's tables (its value is part of the format). */

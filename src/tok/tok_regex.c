@@ -60,11 +60,15 @@ static enum qn_status escape(struct str p, size_t *i, struct buf *out, struct qn
         return QN_OK;
     case 'p':
     case 'P':
-    case 'x':
-        if (c != 'x' && (*i >= p.n || p.p[*i] != '{'))
-            return REFUSE(err, "\\p without braces", at);
-        buf_add(out, p.p + at, 2);
+    case 'x': {
+        bool brace = *i < p.n && p.p[*i] == '{';
+        size_t end = brace ? str_find(p, STR_LIT("}"), *i) : *i - 1;
+        if (end == (size_t)-1 || (c != 'x' && !brace))
+            return REFUSE(err, "\\p or \\x without closed braces", at);
+        buf_add(out, p.p + at, end + 1 - at);
+        *i = end + 1;
         return QN_OK;
+    }
     case 'd':
     case 'D':
     case 'w':
