@@ -4,7 +4,7 @@
 #include "cli/verbs.h"
 
 static const struct cli_verb *const verbs[] = {
-    &verb_generate, &verb_chat,  &verb_convert, &verb_inspect,
+    &verb_generate, &verb_chat,  &verb_get,     &verb_convert, &verb_inspect,
     &verb_tokenize, &verb_bench, &verb_version, &verb_help,
 };
 

@@ -10,6 +10,7 @@ extern const struct cli_verb verb_convert;
 extern const struct cli_verb verb_bench;
 extern const struct cli_verb verb_chat;
 extern const struct cli_verb verb_generate;
+extern const struct cli_verb verb_get;
 extern const struct cli_verb verb_inspect;
 extern const struct cli_verb verb_help;
 extern const struct cli_verb verb_tokenize;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/arena.h"
 #include "base/hash.h"
 #include "base/json.h"
 
@@ -18,6 +19,7 @@ enum { TOK_NORMAL = 1, TOK_UNKNOWN, TOK_CONTROL, TOK_USER, TOK_UNUSED, TOK_BYTE 
 struct vocab {
     const struct gguf *g;
     struct str *tok;            /* [n] */
+    struct arena *arena;        /* texts that differ from the file's */
     const struct gguf_kv *type; /* NULL = all normal */
     size_t n;
     int32_t *slot; /* [n_slot] open addressing, -1 = empty */
@@ -173,7 +175,32 @@ static enum qn_status read_ids(struct vocab *v, struct qn_err *err)
     return QN_OK;
 }
 
-static enum qn_status vocab_open(struct vocab *v, const struct gguf *g, int64_t n_vocab,
+/* GGUF writes user-defined SentencePiece tokens with plain spaces; the tokenizer's own text, after
+ * its normalizer, has U+2581 in their place. */
+static enum qn_status respell_spaces(struct vocab *v, struct qn_err *err)
+{
+    struct buf b = BUF_INIT;
+    enum qn_status st = QN_OK;
+    v->arena = arena_create(0);
+    if (!v->arena)
+        QN_FAIL(err, QN_NO_MEMORY, "gguf", "no memory for the vocabulary");
+    for (size_t id = 0; st == QN_OK && id < v->n; id++) {
+        struct str s = v->tok[id];
+        if (type_of(v, id) != TOK_USER || s.n == 0 || !memchr(s.p, ' ', s.n))
+            continue;
+        buf_clear(&b);
+        for (size_t i = 0; i < s.n; i++)
+            s.p[i] == ' ' ? buf_addz(&b, "▁") : buf_addc(&b, s.p[i]);
+        st = buf_ok(&b, "a token", err);
+        v->tok[id] = arena_str(v->arena, buf_str(&b));
+        if (st == QN_OK && !v->tok[id].p)
+            st = err_set(err, QN_NO_MEMORY, "gguf", "no memory for the vocabulary");
+    }
+    buf_free(&b);
+    return st;
+}
+
+static enum qn_status vocab_open(struct vocab *v, const struct gguf *g, int64_t n_vocab, bool spm,
                                  struct qn_err *err)
 {
     *v = (struct vocab){.g = g};
@@ -187,12 +214,15 @@ static enum qn_status vocab_open(struct vocab *v, const struct gguf *g, int64_t 
         QN_FAIL(err, QN_BAD_INPUT, "gguf",
                 STR_FMT ": tokenizer.ggml.token_type is not an array of %zu integers",
                 STR_ARG(g->name), v->n);
+    if (spm)
+        QN_TRY(respell_spaces(v, err));
     QN_TRY(vocab_index(v, err));
     return read_ids(v, err);
 }
 
 static void vocab_close(struct vocab *v)
 {
+    arena_free(v->arena);
     free(v->tok);
     free(v->slot);
 }
@@ -510,7 +540,8 @@ static enum qn_status spm_merges(const struct vocab *v, struct merges *out, stru
         int64_t t = type_of(v, id);
         if (t == TOK_UNUSED || t == TOK_BYTE || t == TOK_CONTROL || t == TOK_UNKNOWN)
             continue;
-        if (!split_piece(v, v->tok[id], score, out))
+        /* a user-defined piece has score 0 in the original model (GGUF writes -1000): it is best */
+        if (!split_piece(v, v->tok[id], t == TOK_USER ? 0 : score, out))
             QN_FAIL(err, QN_NO_MEMORY, "gguf", "no memory for the merges of %zu tokens", v->n);
     }
     for (size_t i = 0; i < out->n; i++)
@@ -636,7 +667,7 @@ enum qn_status gguf_tok_write(const struct gguf *g, int64_t n_vocab, int64_t n_c
     struct str model;
     enum qn_status st = gguf_str(g, "tokenizer.ggml.model", STR_LIT(""), &model, err);
     if (st == QN_OK)
-        st = vocab_open(&v, g, n_vocab, err);
+        st = vocab_open(&v, g, n_vocab, str_eqz(model, "llama"), err);
     if (st == QN_OK && str_eqz(model, "gpt2"))
         st = write_bpe(&v, tokenizer, err);
     else if (st == QN_OK && str_eqz(model, "llama"))
