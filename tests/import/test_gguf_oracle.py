@@ -1,0 +1,187 @@
+"""quern convert against outside truths: the `gguf` package's dequantizer, mlx's quantizer, mlx-lm, the
+`tokenizers` package. Run by pytest; needs gguf, numpy and mlx.
+
+QUERN_BIN      the quern program (default: builddir/src/cli/quern)
+QUERN_SHARED   folder with oracle/gguf2mlx.py and data/tokenizers
+QUERN_GGUF     folder with smollm2.gguf and gemma3-270m.gguf; tests of real files skip without it
+"""
+import json
+import lzma
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+np = pytest.importorskip("numpy")
+gguf = pytest.importorskip("gguf")
+mx = pytest.importorskip("mlx.core")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = os.environ.get("QUERN_BIN", str(ROOT / "builddir/src/cli/quern"))
+SHARED = pathlib.Path(os.environ.get("QUERN_SHARED", ROOT.parent / "shared"))
+
+if not os.path.exists(BIN):
+    pytest.skip(f"no quern program at {BIN} (set QUERN_BIN)", allow_module_level=True)
+
+T = gguf.GGMLQuantizationType
+# offsets of the half-precision scales in a block
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
+          "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+
+
+def convert(src, dst, *flags):
+    r = subprocess.run([BIN, "convert", str(src), str(dst), *flags], capture_output=True, text=True)
+    assert r.returncode == 0, r.stderr
+    return r.stdout
+
+
+def load(folder):
+    out = {}
+    for f in sorted(pathlib.Path(folder).glob("model*.safetensors")):
+        out.update(mx.load(str(f)))
+    return out
+
+
+def random_blocks(rng, fmt, rows, cols):
+    n, size = gguf.constants.GGML_QUANT_SIZES[T[fmt]]
+    raw = rng.integers(0, 256, (rows * cols // n, size), dtype=np.uint8)
+    for at in HALVES[fmt]:
+        half = (rng.normal(size=len(raw)) * 0.01).astype(np.float16)
+        raw[:, at:at + 2] = half.view(np.uint8).reshape(-1, 2)
+    return raw.reshape(rows, -1)
+
+
+def tiny(path, fmt, rng):
+    """A one-layer llama whose matrices are random blocks of fmt; returns their values."""
+    w = gguf.GGUFWriter(str(path), "llama")
+    w.add_block_count(1)
+    w.add_context_length(64)
+    w.add_embedding_length(256)
+    w.add_feed_forward_length(512)
+    w.add_head_count(4)
+    w.add_head_count_kv(2)
+    w.add_layer_norm_rms_eps(1e-5)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("smollm")
+    w.add_token_list([f"t{i}" for i in range(32)])
+    w.add_token_merges([])
+    values = {}
+    for name, rows, cols in (("token_embd", 32, 256), ("blk.0.attn_q", 256, 256),
+                             ("blk.0.attn_k", 128, 256), ("blk.0.attn_v", 128, 256),
+                             ("blk.0.attn_output", 256, 256), ("blk.0.ffn_gate", 512, 256),
+                             ("blk.0.ffn_up", 512, 256), ("blk.0.ffn_down", 256, 512)):
+        raw = random_blocks(rng, fmt, rows, cols)
+        values[name] = gguf.dequantize(raw, T[fmt]).astype(np.float32)
+        w.add_tensor(name + ".weight", raw, raw_dtype=T[fmt])
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        w.add_tensor(name + ".weight", rng.normal(size=256).astype(np.float32))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    return values
+
+
+def module_values(t, name, bits):
+    return np.array(mx.dequantize(t[name + ".weight"], t[name + ".scales"].astype(mx.float32),
+                                  t[name + ".biases"].astype(mx.float32), group_size=32, bits=bits))
+
+
+NAMES = {"token_embd": "model.embed_tokens", "blk.0.attn_v": "model.layers.0.self_attn.v_proj",
+         "blk.0.attn_output": "model.layers.0.self_attn.o_proj",
+         "blk.0.ffn_gate": "model.layers.0.mlp.gate_proj",
+         "blk.0.ffn_up": "model.layers.0.mlp.up_proj",
+         "blk.0.ffn_down": "model.layers.0.mlp.down_proj"}
+
+
+@pytest.mark.parametrize("fmt", HALVES)
+def test_format(tmp_path, fmt):
+    rng = np.random.default_rng(3)
+    values = tiny(tmp_path / "m.gguf", fmt, rng)
+    table = convert(tmp_path / "m.gguf", tmp_path / "out")
+    t = load(tmp_path / "out")
+    bits = json.load(open(tmp_path / "out/config.json"))["quantization"]["bits"]
+    exact = fmt not in ("Q2_K", "Q3_K", "Q6_K")
+    for src, dst in NAMES.items():
+        want = values[src]
+        got = module_values(t, dst, bits)
+        if exact:
+            np.testing.assert_array_equal(got, want)
+            continue
+        q, s, b = mx.quantize(mx.array(want), 32, bits)
+        assert mx.array_equal(t[dst + ".scales"], s.astype(t[dst + ".scales"].dtype))
+        assert mx.array_equal(t[dst + ".biases"], b.astype(t[dst + ".biases"].dtype))
+        if bits in (4, 8):  # mlx's CPU packs other widths from different codes
+            assert mx.array_equal(t[dst + ".weight"], q)
+        assert np.abs(got - want).max() < 0.1 * np.abs(want).max()
+    row = next(r for r in table.splitlines() if r.startswith(fmt))
+    assert ("exact" in row) == exact
+    # q and k rows: (head, half, i) of the output is (head, i, half) of the file
+    for src, dst, h in (("blk.0.attn_q", "q_proj", 4), ("blk.0.attn_k", "k_proj", 2)):
+        w = values[src]
+        want = w.reshape(h, len(w) // h // 2, 2, -1).swapaxes(1, 2).reshape(w.shape)
+        got = module_values(t, "model.layers.0.self_attn." + dst, bits)
+        if exact:
+            np.testing.assert_array_equal(got, want)
+        else:
+            assert np.abs(got - want).max() < 0.1 * np.abs(want).max()
+
+
+def test_shards_and_dtype(tmp_path):
+    tiny(tmp_path / "m.gguf", "Q8_0", np.random.default_rng(5))
+    convert(tmp_path / "m.gguf", tmp_path / "one", "--dtype", "float32")
+    a = load(tmp_path / "one")
+    assert all(v.dtype in (mx.float32, mx.uint32) for v in a.values())
+    index = json.load(open(tmp_path / "one/model.safetensors.index.json"))
+    assert set(index["weight_map"]) == set(a)
+
+
+def real(name):
+    folder = os.environ.get("QUERN_GGUF", "")
+    path = pathlib.Path(folder) / name
+    if not folder or not path.exists():
+        pytest.skip(f"{name}: not found (set QUERN_GGUF to the folder that holds it)")
+    return path
+
+
+def test_smollm2_equals_the_reference_mapping(tmp_path):
+    src = real("smollm2.gguf")
+    script = SHARED / "oracle/gguf2mlx.py"
+    if not script.exists():
+        pytest.skip(f"{script} not found")
+    subprocess.run([sys.executable, str(script), str(src), str(tmp_path / "ref")], check=True)
+    convert(src, tmp_path / "out")
+    a, b = load(tmp_path / "out"), load(tmp_path / "ref")
+    assert set(a) == set(b)
+    for k in a:
+        assert a[k].dtype == b[k].dtype and mx.array_equal(a[k], b[k]), k
+    tokenizers = pytest.importorskip("tokenizers")
+    x = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    y = tokenizers.Tokenizer.from_file(str(tmp_path / "ref/tokenizer.json"))
+    for text in ("Hello  world 12345\n\n\tthe end", "naïve café 北京 🙂", "<|im_start|>user\nhi<|im_end|>"):
+        assert x.encode(text).ids == y.encode(text).ids
+
+
+def test_smollm2_loads_in_mlx_lm(tmp_path):
+    mlx_lm = pytest.importorskip("mlx_lm")
+    convert(real("smollm2.gguf"), tmp_path / "out")
+    model, tok = mlx_lm.load(str(tmp_path / "out"))
+    model.set_dtype(mx.float32)
+    logits = model(mx.array([tok.encode("The capital of France is")]))
+    assert tok.decode([int(mx.argmax(logits[0, -1]))]).strip() == "Paris"
+
+
+def test_gemma3_tokenizer_equals_the_official_one(tmp_path):
+    official = SHARED / "data/tokenizers/gemma3/tokenizer.json.xz"
+    src = real("gemma3-270m.gguf")
+    if not official.exists():
+        pytest.skip(f"{official} not found")
+    convert(src, tmp_path / "out")
+    mine = json.load(open(tmp_path / "out/tokenizer.json"))
+    want = json.load(lzma.open(official))
+    assert [tuple(m) for m in mine["model"]["merges"]] == [tuple(m) for m in want["model"]["merges"]]
+    assert mine["model"]["vocab"] == want["model"]["vocab"]
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        assert mine[part] == want[part]

@@ -1,0 +1,240 @@
+/*
+ * test_import_gguf.c - whole conversions of a one-layer model: what is written, what is refused, and
+ * that failure at any write leaves nothing behind.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "gguf_make.h"
+#include "import/import_gguf.h"
+
+static char root[64], src[96], dst[96];
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(root, sizeof root, "/tmp/quern-import-XXXXXX");
+    assert_non_null(mkdtemp(root));
+    snprintf(src, sizeof src, "%s/m.gguf", root);
+    snprintf(dst, sizeof dst, "%s/out", root);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return dir_remove(root, NULL) == QN_OK ? 0 : -1;
+}
+
+static void make(struct mk_llama m)
+{
+    struct buf b = BUF_INIT;
+    m.arch = m.arch ? m.arch : "llama";
+    m.pre = m.pre ? m.pre : "smollm";
+    m.scale = m.scale ? m.scale : 0x3c00;
+    mk_llama_file(&b, &m);
+    assert_int_equal(file_write_atomic(src, buf_str(&b), NULL), QN_OK);
+    buf_free(&b);
+}
+
+static enum qn_status convert(struct import_params p, struct import_report *rep, struct qn_err *err)
+{
+    p.src = src;
+    p.dst = dst;
+    *err = (struct qn_err){0};
+    return import_gguf(&p, rep, err);
+}
+
+/* Only the source is left in the root folder. */
+static void assert_clean(void)
+{
+    char **names;
+    size_t n;
+    assert_int_equal(dir_list(root, &names, &n, NULL), QN_OK);
+    assert_int_equal(n, 1);
+    assert_string_equal(names[0], "m.gguf");
+    names_free(names, n);
+}
+
+static void expect_refused(struct mk_llama m, enum qn_status want, const char *text)
+{
+    struct import_report rep;
+    struct qn_err err;
+    make(m);
+    enum qn_status st = convert((struct import_params){0}, &rep, &err);
+    if (st != want || !strstr(err.msg, text))
+        fail_msg("status %d, message: %s; expected %d ...%s", st, err.msg, want, text);
+    assert_clean();
+}
+
+static struct json *read_json(const char *name, struct buf *text)
+{
+    struct json *j = NULL;
+    struct buf path = BUF_INIT;
+    path_join(&path, dst, name);
+    assert_int_equal(file_read(buf_z(&path), 1 << 20, text, NULL), QN_OK);
+    assert_int_equal(json_parse(buf_str(text), name, 32, &j, NULL), QN_OK);
+    buf_free(&path);
+    return j;
+}
+
+static const uint8_t *tensor(const struct buf *file, const struct json *head, const char *name)
+{
+    int64_t off;
+    const struct json *t = json_get(head, name);
+    uint64_t n;
+    if (!t)
+        fail_msg("no tensor %s", name);
+    memcpy(&n, file->p, 8);
+    assert_true(json_i64(json_at(json_get(t, "data_offsets"), 0), &off));
+    return (const uint8_t *)file->p + 8 + n + off;
+}
+
+static void writes_everything(void **state)
+{
+    (void)state;
+    struct import_report rep;
+    struct qn_err err;
+    struct buf text = BUF_INIT, file = BUF_INIT, path = BUF_INIT;
+    struct json *j, *head;
+    uint64_t n;
+    make((struct mk_llama){0});
+    if (convert((struct import_params){0}, &rep, &err) != QN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(rep.n, 11);
+    for (size_t i = 0; i < rep.n; i++)
+        assert_true(rep.t[i].exact);
+    import_report_free(&rep);
+    j = read_json("config.json", &text);
+    assert_true(str_eqz(json_str(json_get(j, "model_type")), "llama"));
+    assert_true(json_bool(json_get(j, "tie_word_embeddings")));
+    json_free(j);
+    j = read_json("tokenizer.json", &text);
+    assert_int_equal(json_len(json_get(json_get(j, "model"), "merges")), 2);
+    assert_int_equal(json_len(json_get(j, "added_tokens")), 2);
+    json_free(j);
+    path_join(&path, dst, "model.safetensors");
+    assert_int_equal(file_read(buf_z(&path), 1 << 24, &file, NULL), QN_OK);
+    memcpy(&n, file.p, 8);
+    assert_int_equal(n % 8, 0);
+    assert_int_equal(json_parse((struct str){file.p + 8, n}, "head", 8, &head, NULL), QN_OK);
+    /* Row 1 of head 1 (output row 33) is row 2 of head 1 in the file (34): codes are row + 128. */
+    const uint8_t *q = tensor(&file, head, "model.layers.0.self_attn.q_proj.weight");
+    assert_int_equal(q[33 * 64], 34 + 128);
+    assert_int_equal(q[16 * 64], 1 + 128);
+    const uint8_t *v = tensor(&file, head, "model.layers.0.self_attn.v_proj.weight");
+    assert_int_equal(v[33 * 64], 33 + 128);
+    json_free(head);
+    buf_free(&text);
+    buf_free(&file);
+    buf_free(&path);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    expect_refused((struct mk_llama){.arch = "mamba"}, QN_UNSUPPORTED, "known are llama, qwen2");
+    expect_refused((struct mk_llama){.pre = "nobody"}, QN_UNSUPPORTED, "tokenizer.ggml.pre");
+    expect_refused((struct mk_llama){.extra_tensor = "blk.0.oddity.weight"}, QN_UNSUPPORTED,
+                   "blk.0.oddity.weight is not known");
+    expect_refused((struct mk_llama){.drop_tensor = "blk.0.ffn_up.weight"}, QN_BAD_INPUT,
+                   "blk.0.ffn_up.weight is missing");
+    expect_refused((struct mk_llama){.extra_key = 1}, QN_UNSUPPORTED, "llama.logit_softcap");
+    expect_refused((struct mk_llama){.scale = 0x7c00}, QN_BAD_INPUT, "infinite or not a number");
+    expect_refused((struct mk_llama){.arch = "qwen3"}, QN_BAD_INPUT, "attn_q_norm");
+}
+
+static void big_scales_need_float32(void **state)
+{
+    (void)state;
+    struct import_report rep;
+    struct qn_err err;
+    make((struct mk_llama){.scale = 0x6400}); /* 1024: the bias -128 * 1024 is beyond float16 */
+    assert_int_equal(convert((struct import_params){0}, &rep, &err), QN_OK);
+    for (size_t i = 0; i < rep.n; i++)
+        assert_true(rep.t[i].exact && (!rep.t[i].bits || rep.t[i].dtype == MLX_F32));
+    import_report_free(&rep);
+}
+
+static void existing_output(void **state)
+{
+    (void)state;
+    struct import_report rep;
+    struct qn_err err;
+    char keep[128];
+    make((struct mk_llama){0});
+    assert_int_equal(dir_make(dst, NULL), QN_OK);
+    snprintf(keep, sizeof keep, "%s/precious.txt", dst);
+    assert_int_equal(file_write_atomic(keep, STR_LIT("x"), NULL), QN_OK);
+    assert_int_equal(convert((struct import_params){0}, &rep, &err), QN_BAD_INPUT);
+    assert_int_equal(convert((struct import_params){.force = true}, &rep, &err), QN_BAD_INPUT);
+    assert_true(file_exists(keep)); /* not a model folder: --force does not delete it */
+    unlink(keep);
+    assert_int_equal(convert((struct import_params){0}, &rep, &err), QN_OK); /* empty is fine */
+    import_report_free(&rep);
+    assert_int_equal(convert((struct import_params){0}, &rep, &err), QN_BAD_INPUT);
+    assert_int_equal(convert((struct import_params){.force = true}, &rep, &err), QN_OK);
+    import_report_free(&rep);
+}
+
+/* Every file-size limit below the whole makes some write fail, as a full disk would. */
+static void full_disk(void **state)
+{
+    (void)state;
+    struct rlimit old, lim;
+    struct import_report rep;
+    struct qn_err err;
+    make((struct mk_llama){0});
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    int failed = 0;
+    for (rlim_t max = 0; max < 60000; max += 3001) {
+        lim = (struct rlimit){max, old.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &lim), 0);
+        enum qn_status st = convert((struct import_params){0}, &rep, &err);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+        if (st == QN_OK) {
+            import_report_free(&rep);
+            assert_int_equal(dir_remove(dst, NULL), QN_OK);
+            continue;
+        }
+        failed++;
+        assert_int_equal(st, QN_IO);
+        assert_true(err.msg[0] != 0);
+        assert_clean();
+    }
+    assert_true(failed >= 10);
+}
+
+static void cancelled(void **state)
+{
+    (void)state;
+    struct import_report rep;
+    struct qn_err err;
+    atomic_bool stop = true;
+    make((struct mk_llama){0});
+    assert_int_equal(convert((struct import_params){.cancel = &stop}, &rep, &err), QN_CANCELLED);
+    assert_clean();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(writes_everything, setup, teardown),
+        cmocka_unit_test_setup_teardown(refusals, setup, teardown),
+        cmocka_unit_test_setup_teardown(big_scales_need_float32, setup, teardown),
+        cmocka_unit_test_setup_teardown(existing_output, setup, teardown),
+        cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
+        cmocka_unit_test_setup_teardown(cancelled, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
