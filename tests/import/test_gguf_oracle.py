@@ -65,8 +65,8 @@ def tiny(path, fmt, rng):
     w.add_layer_norm_rms_eps(1e-5)
     w.add_tokenizer_model("gpt2")
     w.add_tokenizer_pre("smollm")
-    w.add_token_list([f"t{i}" for i in range(32)])
-    w.add_token_merges([])
+    w.add_token_list(["a", "b", "ab"] + [f"t{i}" for i in range(29)])
+    w.add_token_merges(["a b"])
     values = {}
     for name, rows, cols in (("token_embd", 32, 256), ("blk.0.attn_q", 256, 256),
                              ("blk.0.attn_k", 128, 256), ("blk.0.attn_v", 128, 256),

@@ -3,6 +3,7 @@
  * that failure at any write leaves nothing behind.
  */
 #include <setjmp.h>
+#include <stddef.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
