@@ -369,19 +369,34 @@ static enum qn_status start_daemon(struct server *s, struct qn_err *err)
     return QN_OK;
 }
 
+static enum qn_status check_open(const char *host, bool loopback, bool allowed, struct qn_err *err)
+{
+    if (loopback || allowed)
+        return QN_OK;
+    QN_FAIL(err, QN_BAD_INPUT, "server",
+            "--host %s lets other machines in, but no API key is set: give --api-key-file or "
+            "QUERN_API_KEY, or say --insecure",
+            host);
+}
+
+enum qn_status server_may_listen(const char *host, int port, bool allowed, struct qn_err *err)
+{
+    bool loopback;
+    int fd, bound;
+    QN_TRY(listen_open(host, port, &loopback, &fd, &bound, err));
+    close(fd);
+    return check_open(host, loopback, allowed, err);
+}
+
 static enum qn_status open_and_start(struct server *s, struct qn_err *err)
 {
     bool loopback, keyed = s->p.api_keys && *s->p.api_keys;
     QN_TRY(listen_open(s->p.host, s->p.port, &loopback, &s->listen_fd, &s->port, err));
-    if (!loopback && !keyed && !s->p.insecure)
-        QN_FAIL(err, QN_BAD_INPUT, "server",
-                "--host %s lets other machines in, but no API key is set: give --api-key-file or "
-                "QUERN_API_KEY, or say --insecure",
-                s->p.host);
+    QN_TRY(check_open(s->p.host, loopback, keyed || s->p.insecure, err));
     bool any = strcmp(s->p.host, "0.0.0.0") == 0 || strcmp(s->p.host, "::") == 0;
     bool v6 = !any && strchr(s->p.host, ':');
-    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "",
-             any ? "127.0.0.1" : s->p.host, v6 ? "]" : "", s->port);
+    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "", any ? "127.0.0.1" : s->p.host,
+             v6 ? "]" : "", s->port);
     QN_TRY(conns_start(&s->conns, s->p.max_connections, s->p.idle_timeout_s, s->p.read_timeout_s,
                        err));
     return start_daemon(s, err);

@@ -21,6 +21,8 @@ class Server:
 
     def __init__(self, tokenizer, *options):
         program = os.environ.get("QUERN_SCRIPTED") or BUILD / "tests" / "http" / "quern-scripted"
+        if not Path(program).exists():
+            pytest.skip(f"{program} is not built (QUERN_BUILD names the build folder)")
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
         self.proc = subprocess.Popen(
             [str(program), "--tokenizer", str(tokenizer), *map(str, options)],

@@ -137,7 +137,7 @@ static enum qn_status next_logits(const struct scripted_lm *m, const struct seq 
     if (q->s.fail == at)
         QN_FAIL(err, QN_INTERNAL, "scripted", "scripted failure at /secret/path.c:%d", at);
     if (q->s.dictated)
-        out[at < q->s.n ? q->s.ids[at] : m->eos] += HIGH;
+        out[at < q->s.n ? q->s.ids[at] : m->eos] = HIGH;
     if (q->s.nan == at)
         out[7] = NAN;
     return QN_OK;

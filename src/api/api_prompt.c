@@ -1,0 +1,94 @@
+/*
+ * api_prompt.c - from a request's prompts to token ids: chat template, special tokens, the context
+ * window. Runs in the connection's thread; the model's parts are immutable.
+ */
+#include "api/ir.h"
+
+#include <stdlib.h>
+
+/* The tokenizer adds its own special tokens to raw text, except where the text brings the first one
+ * along already (a rendered chat prompt sent as a completion): never two of them. */
+static unsigned raw_flags(const struct api_model *m, struct str text)
+{
+    int32_t bos = tok_bos(m->tok);
+    struct str piece = bos >= 0 ? tok_piece(m->tok, bos) : (struct str){NULL, 0};
+    bool has = piece.n > 0 && str_starts(text, piece);
+    return TOK_PARSE_SPECIAL | (has ? 0 : TOK_ADD_SPECIAL);
+}
+
+static enum qn_status encode(const struct api_model *m, struct api_prompt *p, unsigned flags,
+                             struct api_error *e)
+{
+    struct ids ids = {0};
+    struct qn_err err = {0};
+    if (tok_encode(m->tok, p->text, flags, &ids, &err) != QN_OK) {
+        ids_free(&ids);
+        return api_refuse_err(e, &err, NULL);
+    }
+    p->ids = ids.v;
+    p->ids_owned = true;
+    p->n_ids = ids.n > INT32_MAX ? INT32_MAX : (int32_t)ids.n;
+    return QN_OK;
+}
+
+/* An empty text begins with the model's first token, where it has one. */
+static enum qn_status start_token(const struct api_model *m, struct api_prompt *p, const char *name,
+                                  struct api_error *e)
+{
+    int32_t bos = tok_bos(m->tok);
+    if (p->n_ids > 0)
+        return QN_OK;
+    if (bos < 0 || bos >= m->n_vocab)
+        return api_refuse(e, 400, "invalid_value", name,
+                          "%s is empty and this model has no start token to begin from", name);
+    int32_t *v = malloc(sizeof *v);
+    if (!v)
+        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+    if (p->ids_owned)
+        free(p->ids);
+    *v = bos;
+    p->ids = v;
+    p->n_ids = 1;
+    p->ids_owned = true;
+    return QN_OK;
+}
+
+static enum qn_status check_window(const struct api_model *m, const struct api_request *r,
+                                   const struct api_prompt *p, const char *name,
+                                   struct api_error *e)
+{
+    if (p->n_ids < m->n_ctx)
+        return QN_OK;
+    return api_refuse(e, 400, "context_length_exceeded", name,
+                      "the prompt has %d tokens and the context window of this model is %d tokens, "
+                      "which leaves no room for an answer; shorten %s",
+                      p->n_ids, m->n_ctx, name);
+}
+
+enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e)
+{
+    const char *name = r->chat ? "messages" : "prompt";
+    struct qn_err err = {0};
+    if (r->chat) {
+        if (!m->chat)
+            return api_refuse(e, 400, "no_chat_template", "messages",
+                              "this model has no chat template; use /v1/completions");
+        if (chat_render(m->chat, r->chat, r->created, &r->chat_prompt, &err) != QN_OK)
+            return api_refuse_err(e, &err, "messages");
+        r->prompts = arena_zalloc_n(r->arena, 1, sizeof *r->prompts);
+        if (!r->prompts)
+            return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        r->prompts[0].text = (struct str){buf_z(&r->chat_prompt), r->chat_prompt.n};
+        r->n_prompts = 1;
+    }
+    for (int32_t i = 0; i < r->n_prompts; i++) {
+        struct api_prompt *p = &r->prompts[i];
+        if (p->text.p) {
+            unsigned flags = r->chat ? TOK_PARSE_SPECIAL : raw_flags(m, p->text);
+            QN_TRY(encode(m, p, flags, e));
+        }
+        QN_TRY(start_token(m, p, name, e));
+        QN_TRY(check_window(m, r, p, name, e));
+    }
+    return QN_OK;
+}

@@ -1,0 +1,462 @@
+/*
+ * cmd_serve.c - `quern serve`: a model behind the OpenAI routes until a signal ends it.
+ *
+ * Standard output gets the address and two lines to paste; the log goes to standard error. The first
+ * SIGINT or SIGTERM lets running answers finish, the second one ends them. Main thread.
+ */
+#include <errno.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "cli/model_arg.h"
+#include "cli/progress.h"
+#include "cli/verbs.h"
+#include "model/engine.h"
+#include "sched/gen_defaults.h"
+#include "server/server.h"
+
+#define KEYS_MAX       64
+#define KEY_FILE_BYTES ((size_t)64 << 10)
+
+struct serve_opts {
+    const char *model, *host, *api_key, *api_key_file;
+    int64_t port, ctx, threads, batch, max_queue, max_connections, max_body, idle, drain;
+    struct cli_strs aliases, cors;
+    bool insecure, no_access_log;
+    int log_format;
+    double temperature, top_p, min_p, repetition_penalty;
+    int64_t top_k;
+};
+
+static const char *const log_formats[] = {"text", "json", NULL};
+
+static const struct cli_opt serve_opts[] = {
+    {.type = CLI_GROUP, .help = "Model"},
+    CLI_OPT_MODEL(struct serve_opts),
+    {.name = "alias",
+     .type = CLI_STRS,
+     .arg = "NAME",
+     .help = "Another name that requests may use for the model.",
+     .off = CLI_AT_STRS(struct serve_opts, aliases)},
+    CLI_OPT_CTX(struct serve_opts),
+    CLI_OPT_THREADS(struct serve_opts),
+    {.name = "batch",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = 1,
+     .max = 64,
+     .def = "8",
+     .help = "Most answers made together; 1 makes them one after the other.",
+     .off = CLI_AT_INT(struct serve_opts, batch)},
+    {.name = "max-queue",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = 1,
+     .max = 100000,
+     .def = "64",
+     .help = "Most requests that wait; more are refused with 429.",
+     .off = CLI_AT_INT(struct serve_opts, max_queue)},
+    {.type = CLI_GROUP, .help = "Network"},
+    {.name = "host",
+     .type = CLI_STR,
+     .arg = "ADDR",
+     .env = "QUERN_HOST",
+     .def = "127.0.0.1",
+     .help = "Address to listen on. Beyond this machine an API key is needed.",
+     .off = CLI_AT_STR(struct serve_opts, host)},
+    {.name = "port",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = 0,
+     .max = 65535,
+     .env = "QUERN_PORT",
+     .def = "8080",
+     .help = "Port to listen on; 0 takes any free one.",
+     .off = CLI_AT_INT(struct serve_opts, port)},
+    {.name = "api-key-file",
+     .type = CLI_STR,
+     .arg = "FILE",
+     .help = "File with the accepted API keys, one per line; # begins a comment.",
+     .off = CLI_AT_STR(struct serve_opts, api_key_file)},
+    {.name = "api-key",
+     .type = CLI_STR,
+     .arg = "KEY",
+     .env = "QUERN_API_KEY",
+     .help = "An accepted API key. Other users of this machine can see it on the command line: "
+             "prefer the environment variable or a file.",
+     .off = CLI_AT_STR(struct serve_opts, api_key)},
+    {.name = "insecure",
+     .type = CLI_FLAG,
+     .help = "Listen beyond this machine without an API key.",
+     .off = CLI_AT_FLAG(struct serve_opts, insecure)},
+    {.name = "cors",
+     .type = CLI_STRS,
+     .arg = "ORIGIN",
+     .def_text = "pages on this machine; any page when an API key is needed",
+     .help = "Origin of web pages that may use the server, or * for all.",
+     .off = CLI_AT_STRS(struct serve_opts, cors)},
+    {.name = "max-connections",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = 1,
+     .max = 10000,
+     .def = "512",
+     .help = "Most connections at a time.",
+     .off = CLI_AT_INT(struct serve_opts, max_connections)},
+    {.name = "max-body",
+     .type = CLI_SIZE,
+     .arg = "SIZE",
+     .min = 1024,
+     .max = 1024.0 * 1024 * 1024,
+     .def = "32MiB",
+     .help = "Largest request body; larger ones are refused with 413.",
+     .off = CLI_AT_SIZE(struct serve_opts, max_body)},
+    {.name = "idle-timeout",
+     .type = CLI_INT,
+     .arg = "S",
+     .min = 1,
+     .max = 86400,
+     .def = "60",
+     .help = "Seconds of silence before a connection is closed.",
+     .off = CLI_AT_INT(struct serve_opts, idle)},
+    {.name = "drain-timeout",
+     .type = CLI_INT,
+     .arg = "S",
+     .min = 0,
+     .max = 86400,
+     .def = "30",
+     .help = "Seconds that running answers get to finish after SIGTERM.",
+     .off = CLI_AT_INT(struct serve_opts, drain)},
+    {.type = CLI_GROUP, .help = "Sampling where a request says nothing"},
+    {.name = "temperature",
+     .type = CLI_REAL,
+     .arg = "T",
+     .min = 0,
+     .max = 2,
+     .def_text = "the model's own, else 0.7",
+     .help = "0 always takes the likeliest token.",
+     .off = CLI_AT_REAL(struct serve_opts, temperature)},
+    {.name = "top-p",
+     .type = CLI_REAL,
+     .arg = "P",
+     .min = 0.0001,
+     .max = 1,
+     .def_text = "the model's own, else 1 (off)",
+     .help = "Draw from the likeliest tokens that hold this much of the probability.",
+     .off = CLI_AT_REAL(struct serve_opts, top_p)},
+    {.name = "top-k",
+     .type = CLI_INT,
+     .arg = "K",
+     .min = 0,
+     .max = 1000000,
+     .def_text = "the model's own, else 0 (off)",
+     .help = "Draw from the K likeliest tokens.",
+     .off = CLI_AT_INT(struct serve_opts, top_k)},
+    {.name = "min-p",
+     .type = CLI_REAL,
+     .arg = "P",
+     .min = 0,
+     .max = 1,
+     .def_text = "the model's own, else 0 (off)",
+     .help = "Leave out tokens less likely than P times the likeliest one.",
+     .off = CLI_AT_REAL(struct serve_opts, min_p)},
+    {.name = "repetition-penalty",
+     .type = CLI_REAL,
+     .arg = "X",
+     .min = 0.01,
+     .max = 100,
+     .def_text = "the model's own, else 1 (off)",
+     .help = "Above 1: tokens already seen become less likely.",
+     .off = CLI_AT_REAL(struct serve_opts, repetition_penalty)},
+    {.type = CLI_GROUP, .help = "Log"},
+    {.name = "log-format",
+     .type = CLI_ENUM,
+     .arg = "FORMAT",
+     .choices = log_formats,
+     .def = "text",
+     .help = "Lines of text, or one JSON object per line.",
+     .off = CLI_AT_ENUM(struct serve_opts, log_format)},
+    {.name = "no-access-log",
+     .type = CLI_FLAG,
+     .help = "No line per request. The lines never hold what was said.",
+     .off = CLI_AT_FLAG(struct serve_opts, no_access_log)},
+    {.type = CLI_END},
+};
+
+/* ---- API keys ----------------------------------------------------------------------------------- */
+
+struct keys {
+    struct buf file; /* the lines point into it */
+    const char *v[KEYS_MAX + 2];
+    int n;
+};
+
+static enum qn_status add_key(struct keys *k, const char *key, struct qn_err *err)
+{
+    if (k->n == KEYS_MAX)
+        QN_FAIL(err, QN_BAD_INPUT, "serve", "more than %d API keys", KEYS_MAX);
+    k->v[k->n++] = key;
+    return QN_OK;
+}
+
+static enum qn_status read_keys(const struct serve_opts *o, struct keys *k, struct qn_err *err)
+{
+    if (o->api_key && o->api_key[0])
+        QN_TRY(add_key(k, o->api_key, err));
+    if (!o->api_key_file)
+        return QN_OK;
+    QN_TRY(file_read(o->api_key_file, KEY_FILE_BYTES, &k->file, err));
+    int before = k->n;
+    char *rest = (char *)buf_z(&k->file), *line;
+    while ((line = strsep(&rest, "\n")) != NULL) {
+        line += strspn(line, " \t\r");
+        line[strcspn(line, " \t\r#")] = 0;
+        if (*line)
+            QN_TRY(add_key(k, line, err));
+    }
+    if (k->n == before)
+        QN_FAIL(err, QN_BAD_INPUT, "serve", "--api-key-file %s holds no key", o->api_key_file);
+    return QN_OK;
+}
+
+/* ---- the model ------------------------------------------------------------------------------------ */
+
+struct served {
+    struct qn_engine *engine;
+    struct sched *sched;
+    struct api_model model;
+    const char *aliases[CLI_LIST_MAX + 1];
+};
+
+static enum qn_status open_engine(const char *dir, const struct serve_opts *o, struct served *s,
+                                  struct qn_err *err)
+{
+    struct progress line;
+    progress_start(&line, "Loading", NULL, 1);
+    struct qn_engine_params ep = {
+        .model_dir = dir,
+        .n_thread = (int32_t)o->threads,
+        .n_ctx = (int32_t)o->ctx,
+        .progress = progress_report,
+        .progress_arg = &line,
+    };
+    enum qn_status st = qn_engine_open(&ep, &s->engine, err);
+    progress_end(&line);
+    return st;
+}
+
+static void real_over(const struct cli *c, const char *name, double v, float *io)
+{
+    if (cli_given(c, name))
+        *io = (float)v;
+}
+
+/* request > flag > generation_config.json > 0.7 */
+static enum qn_status sampling(const struct cli *c, const struct serve_opts *o, const char *dir,
+                               struct sample_params *p, struct qn_err *err)
+{
+    *p = sample_params_default();
+    QN_TRY(gen_defaults_load(dir, p, err));
+    real_over(c, "temperature", o->temperature, &p->temperature);
+    real_over(c, "top-p", o->top_p, &p->top_p);
+    real_over(c, "min-p", o->min_p, &p->min_p);
+    real_over(c, "repetition-penalty", o->repetition_penalty, &p->repetition_penalty);
+    if (cli_given(c, "top-k"))
+        p->top_k = (int32_t)o->top_k;
+    return QN_OK;
+}
+
+static enum qn_status open_model(const struct cli *c, const struct serve_opts *o, const char *dir,
+                                 struct served *s, struct qn_err *err)
+{
+    struct api_model *m = &s->model;
+    QN_TRY(sampling(c, o, dir, &m->defaults, err));
+    QN_TRY(open_engine(dir, o, s, err));
+    const struct qn_model_info *info = qn_engine_info(s->engine);
+    struct lm lm = lm_of_engine(s->engine);
+    struct sched_params sp = {.n_lane = (int32_t)o->batch, .queue_max = (int32_t)o->max_queue};
+    if (sp.n_lane > lm.max_rows)
+        sp.n_lane = lm.max_rows;
+    for (int i = 0; i < o->aliases.n; i++)
+        s->aliases[i] = o->aliases.v[i];
+    m->name = info->name;
+    m->aliases = s->aliases;
+    m->tok = engine_tok(s->engine);
+    m->chat = engine_chat(s->engine);
+    m->n_ctx = info->n_ctx;
+    m->n_vocab = info->n_vocab;
+    m->created = clock_unix();
+    api_model_fingerprint(m);
+    return sched_create(&lm, m->tok, &sp, &s->sched, err);
+}
+
+static void close_model(struct served *s)
+{
+    if (s->sched)
+        sched_free(s->sched);
+    qn_engine_free(s->engine);
+}
+
+/* ---- what is printed -------------------------------------------------------------------------------- */
+
+/* Both snippets work when pasted: nothing is indented that Python would mind. */
+static void welcome(const struct served *s, const char *url, bool keyed, struct buf *out)
+{
+    const struct qn_model_info *info = qn_engine_info(s->engine);
+    buf_addf(out,
+             "Serving %s (%s, %.1f M parameters, context %d tokens, %d threads) at %s\n\n"
+             "curl %s/v1/chat/completions -H 'Content-Type: application/json' %s"
+             "-d '{\"messages\": [{\"role\": \"user\", \"content\": \"Say hello.\"}]}'\n\n",
+             info->name, info->family, (double)info->n_param / 1e6, info->n_ctx, info->n_thread, url,
+             url, keyed ? "-H \"Authorization: Bearer $QUERN_API_KEY\" " : "");
+    buf_addf(out,
+             "%sfrom openai import OpenAI\n"
+             "client = OpenAI(base_url=\"%s/v1\", api_key=%s)\n"
+             "answer = client.chat.completions.create(model=\"%s\", messages=[{\"role\": \"user\", "
+             "\"content\": \"Say hello.\"}])\n"
+             "print(answer.choices[0].message.content)\n\n",
+             keyed ? "import os\n" : "", url, keyed ? "os.environ[\"QUERN_API_KEY\"]" : "\"none\"",
+             info->name);
+    buf_addz(out, "Ctrl-C stops it after the running answers; a second one at once.\n");
+}
+
+/* ---- signals ------------------------------------------------------------------------------------------ */
+
+static sem_t signalled; /* posted once per SIGINT or SIGTERM */
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    sem_post(&signalled);
+    errno = saved;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction sa = {.sa_handler = on_signal};
+    sem_init(&signalled, 0, 0);
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* True when a signal came within that time; -1 = waits for one. */
+static bool wait_signal(int64_t us)
+{
+    struct timespec t;
+    int rc;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_sec += us / 1000000;
+    t.tv_nsec += us % 1000000 * 1000;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    do
+        rc = us < 0 ? sem_wait(&signalled) : sem_timedwait(&signalled, &t);
+    while (rc != 0 && errno == EINTR);
+    return rc == 0;
+}
+
+static void serve_until_signal(struct server *srv, int64_t drain_s)
+{
+    wait_signal(-1);
+    int64_t until = clock_us() + drain_s * 1000000;
+    struct server_counts n;
+    bool done = server_drain(srv, 0);
+    server_counts(srv, &n);
+    if (!done)
+        log_line(LOG_INFO, "serve", "draining: %d answers are running; a second signal ends them",
+                 n.in_flight);
+    while (!done && clock_us() < until) {
+        if (wait_signal(50000))
+            break;
+        done = server_drain(srv, 0);
+    }
+}
+
+static enum qn_status serve(const struct cli *c, const struct serve_opts *o, struct served *s,
+                            const struct keys *k, struct qn_err *err)
+{
+    const char *cors[CLI_LIST_MAX + 1] = {NULL};
+    struct server *srv = NULL;
+    struct buf text = BUF_INIT;
+    for (int i = 0; i < o->cors.n; i++)
+        cors[i] = o->cors.v[i];
+    struct server_params p = {
+        .host = o->host,
+        .port = (int)o->port,
+        .model = &s->model,
+        .sched = s->sched,
+        .api_keys = k->v,
+        .cors = o->cors.n ? cors : NULL,
+        .insecure = o->insecure,
+        .access_log = !o->no_access_log,
+        .max_connections = (int)o->max_connections,
+        .max_body = (size_t)o->max_body,
+        .idle_timeout_s = (int)o->idle,
+    };
+    catch_signals();
+    QN_TRY(server_start(&p, &srv, err));
+    welcome(s, server_url(srv), k->n > 0, &text);
+    cli_write(c, buf_str(&text)); /* a closed standard output does not stop a server */
+    buf_free(&text);
+    serve_until_signal(srv, o->drain);
+    server_free(srv);
+    return QN_OK;
+}
+
+/* The refusals that need no model come before it is loaded: a port in use, a missing key. */
+static enum qn_status run(const struct cli *c, const struct serve_opts *o, struct served *s,
+                          struct keys *k, struct qn_err *err)
+{
+    struct buf dir = BUF_INIT;
+    QN_TRY(read_keys(o, k, err));
+    QN_TRY(server_may_listen(o->host, (int)o->port, k->n > 0 || o->insecure, err));
+    enum qn_status st = model_arg_find(c->n_pos ? c->pos[0] : o->model, &dir, err);
+    if (st == QN_OK)
+        st = open_model(c, o, buf_z(&dir), s, err);
+    buf_free(&dir);
+    return st == QN_OK ? serve(c, o, s, k, err) : st;
+}
+
+static int run_serve(const struct cli *c, void *opts)
+{
+    const struct serve_opts *o = opts;
+    struct served s = {0};
+    struct keys k = {0};
+    struct qn_err err = {0};
+    if (c->n_pos && cli_given(c, "model"))
+        return cli_usage(c, "the model is given twice: %s and --model %s", c->pos[0], o->model);
+    log_setup(STDERR_FILENO, LOG_INFO, o->log_format == 1);
+    enum qn_status st = run(c, o, &s, &k, &err);
+    close_model(&s);
+    buf_free(&k.file);
+    return st == QN_OK ? CLI_OK : cli_fail(c, &err);
+}
+
+const struct cli_verb verb_serve = {
+    .name = "serve",
+    .summary = "Serve a model over HTTP with the OpenAI API",
+    .usage = "[options] [MODEL]",
+    .about =
+        "Routes: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health, GET "
+        "/stats, POST /tokenize, POST /detokenize, POST /apply-template. Any OpenAI client works "
+        "with base_url set to the printed address followed by /v1.\n\nWhere a request names no "
+        "sampling, the flags below decide, then the model's generation_config.json, then "
+        "temperature 0.7.",
+    .examples = "quern serve\n"
+                "quern serve --port 9000 ~/models/qwen3-0.6b\n"
+                "QUERN_API_KEY=secret quern serve --host 0.0.0.0\n",
+    .opts = serve_opts,
+    .opts_size = sizeof(struct serve_opts),
+    .pos_min = 0,
+    .pos_max = 1,
+    .pos_name = "MODEL",
+    .run = run_serve,
+};
