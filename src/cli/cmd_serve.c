@@ -313,8 +313,8 @@ static void welcome(const struct served *s, const char *url, bool keyed, struct 
              "Serving %s (%s, %.1f M parameters, context %d tokens, %d threads) at %s\n\n"
              "curl %s/v1/chat/completions -H 'Content-Type: application/json' %s"
              "-d '{\"messages\": [{\"role\": \"user\", \"content\": \"Say hello.\"}]}'\n\n",
-             info->name, info->family, (double)info->n_param / 1e6, info->n_ctx, info->n_thread, url,
-             url, keyed ? "-H \"Authorization: Bearer $QUERN_API_KEY\" " : "");
+             info->name, info->family, (double)info->n_param / 1e6, info->n_ctx, info->n_thread,
+             url, url, keyed ? "-H \"Authorization: Bearer $QUERN_API_KEY\" " : "");
     buf_addf(out,
              "%sfrom openai import OpenAI\n"
              "client = OpenAI(base_url=\"%s/v1\", api_key=%s)\n"

@@ -395,8 +395,8 @@ static enum qn_status open_and_start(struct server *s, struct qn_err *err)
     QN_TRY(check_open(s->p.host, loopback, keyed || s->p.insecure, err));
     bool any = strcmp(s->p.host, "0.0.0.0") == 0 || strcmp(s->p.host, "::") == 0;
     bool v6 = !any && strchr(s->p.host, ':');
-    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "", any ? "127.0.0.1" : s->p.host,
-             v6 ? "]" : "", s->port);
+    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "",
+             any ? "127.0.0.1" : s->p.host, v6 ? "]" : "", s->port);
     QN_TRY(conns_start(&s->conns, s->p.max_connections, s->p.idle_timeout_s, s->p.read_timeout_s,
                        err));
     return start_daemon(s, err);

@@ -45,11 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
         QN_ASSERT(tok_from_json(str_of(tokenizer), (struct str){NULL, 0}, &tok, &err) == QN_OK);
     if (n == 0)
         return 0;
-    struct api_model m = {.name = "m",
-                          .tok = tok,
-                          .n_ctx = 100,
-                          .n_vocab = 3,
-                          .defaults = sample_params_default()};
+    struct api_model m = {
+        .name = "m", .tok = tok, .n_ctx = 100, .n_vocab = 3, .defaults = sample_params_default()};
     struct api_request r;
     struct api_error e = {0};
     const struct api_dialect *d = p[0] & 1 ? &dialect_openai_completions : &dialect_openai_chat;

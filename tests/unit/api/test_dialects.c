@@ -1,7 +1,7 @@
 /*
  * test_dialects.c - neutral events to OpenAI chunks and answers, byte for byte.
  */
-#include "check.h"
+#include "../check.h"
 
 #include "api_fixture.h"
 #include "api/openai_common.h"
@@ -48,10 +48,8 @@ static struct api_event finish_event(int32_t choice, const char *text, enum api_
         .kind = API_EV_FINISH, .choice = choice, .text = str_of(text), .finish = f};
 }
 
-static const struct api_event end_event = {.kind = API_EV_END,
-                                           .usage = {.prompt_tokens = 5,
-                                                     .cached_tokens = 2,
-                                                     .completion_tokens = 3}};
+static const struct api_event end_event = {
+    .kind = API_EV_END, .usage = {.prompt_tokens = 5, .cached_tokens = 2, .completion_tokens = 3}};
 
 static void run_stream(const struct api_dialect *d, const char *body, const struct api_event *ev,
                        size_t n, struct buf *out)
@@ -74,8 +72,9 @@ static void reduce(const struct buf *in, struct buf *out)
     struct str s = buf_str(in), mark;
     for (int k = 0; k < 2; k++) {
         buf_clear(&head);
-        buf_addf(&head, "\"id\":\"ID\",\"object\":\"%s\",\"created\":7,\"model\":\"fixture\","
-                        "\"system_fingerprint\":\"%s\",",
+        buf_addf(&head,
+                 "\"id\":\"ID\",\"object\":\"%s\",\"created\":7,\"model\":\"fixture\","
+                 "\"system_fingerprint\":\"%s\",",
                  k ? "chat.completion.chunk" : "text_completion", model.fingerprint);
         mark = buf_str(&head);
         if (str_find(s, mark, 0) != SIZE_MAX)
@@ -119,11 +118,11 @@ static void test_chat_stream(void **state)
         finish_event(0, "!", API_FINISH_LENGTH),
         end_event,
     };
-    check_stream(&dialect_openai_chat, CHAT_BODY "}", ev, 6,
-                 C(0, "\"role\":\"assistant\",\"content\":\"\"", "null")
-                 C(0, "\"content\":\"He\"", "null")
-                 C(0, "\"content\":\"llo\\n\\\"\xF0\x9F\x99\x82\\\"\"", "null")
-                 C(0, "\"content\":\"!\"", "null") C(0, "", "\"length\"") "data: [DONE]\n\n");
+    check_stream(
+        &dialect_openai_chat, CHAT_BODY "}", ev, 6,
+        C(0, "\"role\":\"assistant\",\"content\":\"\"", "null") C(0, "\"content\":\"He\"", "null")
+            C(0, "\"content\":\"llo\\n\\\"\xF0\x9F\x99\x82\\\"\"", "null")
+                C(0, "\"content\":\"!\"", "null") C(0, "", "\"length\"") "data: [DONE]\n\n");
 }
 
 static void test_chat_stream_choices_and_usage(void **state)
@@ -137,14 +136,17 @@ static void test_chat_stream_choices_and_usage(void **state)
         finish_event(0, "", API_FINISH_STOP),
         end_event,
     };
-    check_stream(&dialect_openai_chat,
-                 CHAT_BODY ",\"n\":2,\"stream_options\":{\"include_usage\":true}}", ev, 4,
-                 U(0, "\"role\":\"assistant\",\"content\":\"\"", "null")
-                 U(1, "\"role\":\"assistant\",\"content\":\"\"", "null")
-                 U(1, "\"content\":\"b\"", "null") U(1, "", "\"stop\"") U(0, "", "\"stop\"")
-                 "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3,"
-                 "\"total_tokens\":8,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n"
-                 "data: [DONE]\n\n");
+    check_stream(
+        &dialect_openai_chat, CHAT_BODY ",\"n\":2,\"stream_options\":{\"include_usage\":true}}", ev,
+        4,
+        U(0, "\"role\":\"assistant\",\"content\":\"\"",
+          "null") U(1, "\"role\":\"assistant\",\"content\":\"\"",
+                    "null") U(1, "\"content\":\"b\"", "null") U(1, "", "\"stop\"")
+            U(0, "",
+              "\"stop\"") "data: "
+                          "{\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3,"
+                          "\"total_tokens\":8,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n"
+                          "data: [DONE]\n\n");
 }
 
 static void test_stream_error(void **state)
@@ -174,7 +176,7 @@ static void test_completions_stream(void **state)
     check_stream(&dialect_openai_completions,
                  "{\"prompt\":[\"p \",\"q \"],\"stream\":true,\"echo\":true}", ev, 5,
                  T(1, "q B", "null") T(0, "p A", "null") T(0, "", "\"stop\"")
-                 T(1, "", "\"length\"") "data: [DONE]\n\n");
+                     T(1, "", "\"length\"") "data: [DONE]\n\n");
 }
 
 /* ---- logprobs ------------------------------------------------------------------------------------ */
@@ -184,9 +186,9 @@ static void test_logprob_text(void **state)
     static const struct {
         float v;
         const char *want;
-    } rows[] = {{0.0f, "0"},           {-0.5f, "-0.5"},       {-1.0f / 3, "-0.33333334"},
-                {-INFINITY, "-9999"},  {NAN, "-9999"},        {-12345678.0f, "-9999"},
-                {-0.1f, "-0.1"},       {-16777.217f, "-9999"}, {-9.5e-7f, "-9.5e-07"}};
+    } rows[] = {{0.0f, "0"},          {-0.5f, "-0.5"},        {-1.0f / 3, "-0.33333334"},
+                {-INFINITY, "-9999"}, {NAN, "-9999"},         {-12345678.0f, "-9999"},
+                {-0.1f, "-0.1"},      {-16777.217f, "-9999"}, {-9.5e-7f, "-9.5e-07"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct buf b = BUF_INIT;
         struct jw w;
@@ -252,14 +254,10 @@ static void test_sse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat_stream),
-        cmocka_unit_test(test_chat_stream_choices_and_usage),
-        cmocka_unit_test(test_stream_error),
-        cmocka_unit_test(test_completions_stream),
-        cmocka_unit_test(test_logprob_text),
-        cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_whole_answer),
-        cmocka_unit_test(test_sse),
+        cmocka_unit_test(test_chat_stream),  cmocka_unit_test(test_chat_stream_choices_and_usage),
+        cmocka_unit_test(test_stream_error), cmocka_unit_test(test_completions_stream),
+        cmocka_unit_test(test_logprob_text), cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_whole_answer), cmocka_unit_test(test_sse),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -2,7 +2,7 @@
  * test_fields.c - bodies to requests: what is refused, naming which field, and what accepted fields
  * become. Both OpenAI dialects.
  */
-#include "check.h"
+#include "../check.h"
 
 #include "api_fixture.h"
 
@@ -200,9 +200,9 @@ static void test_values(void **state)
     struct api_request r = read_ok(
         &dialect_openai_chat,
         "{" CHAT ",\"temperature\":0.25,\"top_p\":0.5,\"top_k\":7,\"min_p\":0.125,\"seed\":-1,"
-                 "\"n\":3,\"max_tokens\":9,\"max_completion_tokens\":4,\"stop\":[\"x\",\"yy\"],"
-                 "\"logit_bias\":{\"5\":-3},\"logprobs\":true,\"top_logprobs\":2,\"stream\":true,"
-                 "\"stream_options\":{\"include_usage\":true},\"user\":\"me\"}");
+        "\"n\":3,\"max_tokens\":9,\"max_completion_tokens\":4,\"stop\":[\"x\",\"yy\"],"
+        "\"logit_bias\":{\"5\":-3},\"logprobs\":true,\"top_logprobs\":2,\"stream\":true,"
+        "\"stream_options\":{\"include_usage\":true},\"user\":\"me\"}");
     assert_true(r.sample.temperature == 0.25f && r.sample.top_p == 0.5f);
     assert_true(r.sample.min_p == 0.125f && r.sample.top_k == 7);
     assert_true(r.sample.seed == UINT64_MAX && r.seeded);
@@ -244,9 +244,9 @@ static void check_chat_json(const char *body, const char *want)
 
 static void test_template_request(void **state)
 {
-#define END    ",\"add_generation_prompt\":true,\"continue_final_message\":false"
-#define M(r)   "\"messages\":[{\"role\":\"" r "\",\"content\":\"x\"}]"
-#define TOOL   "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+#define END  ",\"add_generation_prompt\":true,\"continue_final_message\":false"
+#define M(r) "\"messages\":[{\"role\":\"" r "\",\"content\":\"x\"}]"
+#define TOOL "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
     check_chat_json("{" M("user") "}", "{" M("user") END "}");
     check_chat_json("{" M("assistant") "}", "{" M("assistant") ",\"add_generation_prompt\":false,"
                                                                "\"continue_final_message\":true}");

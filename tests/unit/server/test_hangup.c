@@ -2,7 +2,7 @@
  * test_hangup.c - what the server can know about a client that stops sending, over real loopback
  * sockets of both families.
  */
-#include "check.h"
+#include "../check.h"
 
 #include "server/server_int.h"
 
