@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cli/cli.h"
 
 #define THREAD_MAX 512
 #define ALIGN      4096
@@ -108,10 +109,39 @@ static double run_together(struct task *t, int n)
     return all ? (double)(last - first) / 1e9 : 0;
 }
 
+static bool read_cache_fact(int index, const char *name, char *out, size_t cap)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, name);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return false;
+    bool ok = fgets(out, (int)cap, f) != NULL;
+    fclose(f);
+    out[strcspn(out, "\n")] = 0;
+    return ok;
+}
+
+/* The highest level that /sys states for the first processor; a virtual machine's sysconf can
+ * report the whole host's cache. */
 int64_t roof_cache_bytes(void)
 {
-    long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    return l3 > 0 ? l3 : l2 > 0 ? l2 : 0;
+    int64_t best = 0;
+    int best_level = 0;
+    for (int i = 0; i < 8; i++) {
+        char size[32] = "";
+        int level = 0;
+        int64_t bytes;
+        if (read_cache_fact(i, "level", size, sizeof size))
+            level = atoi(size);
+        if (level > best_level && read_cache_fact(i, "size", size, sizeof size) &&
+            cli_parse_size(size, &bytes)) {
+            best = bytes;
+            best_level = level;
+        }
+    }
+    long l3 = best ? 0 : sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return best ? best : l3 > 0 ? l3 : 0;
 }
 
 static int64_t available_bytes(void)

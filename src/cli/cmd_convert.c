@@ -26,6 +26,7 @@ static const struct cli_opt convert_table[] = {
      .off = CLI_AT_FLAG(struct convert_opts, force)},
     {.name = "dtype",
      .type = CLI_ENUM,
+     .arg = "TYPE",
      .choices = dtypes,
      .def = "auto",
      .help = "Type of scales and unquantized tensors. auto: for each tensor float16 where that is "

@@ -24,7 +24,8 @@ enum qn_status sample_opts_apply(const struct cli *c, const struct sample_opts *
     real_over(c, "frequency-penalty", o->frequency_penalty, &p.frequency_penalty);
     if (cli_given(c, "top-k"))
         p.top_k = (int32_t)o->top_k;
-    p.seed = cli_given(c, "seed") ? (uint64_t)o->seed : rng_seed_fresh();
+    /* 53 bits: reported seeds can be given back to --seed, and JSON readers keep them exact */
+    p.seed = cli_given(c, "seed") ? (uint64_t)o->seed : rng_seed_fresh() >> 11;
     out->sample = p;
     out->max_tokens = cli_given(c, "max-tokens") ? (int32_t)o->max_tokens : -1;
     if (o->stop.n > GEN_STOP_MAX)

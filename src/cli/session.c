@@ -232,8 +232,8 @@ void answer_stats(const struct answer *a, const struct session *s, uint64_t seed
         buf_addf(out, ", %.3f s, %.1f tokens/s", decode, (a->n_token - 1) / decode);
     buf_addf(out, ", ended by %s\n", finish_name(a->finish));
     if (a->first_us > 0)
-        buf_addf(out, "first token: %.3f s after the prompt was given\n",
-                 (double)a->first_us / 1e6);
+        buf_addf(out, "first token: %.3f s after the prompt was given, %.3f s with loading\n",
+                 (double)a->first_us / 1e6, (double)(a->first_us + s->load_us) / 1e6);
     buf_addf(out, "model:       %s, %s, %d threads, loaded in %.3f s\n", s->info->name,
              s->info->isa, s->info->n_thread, (double)s->load_us / 1e6);
     buf_addf(out, "seed:        %llu\n", (unsigned long long)seed);
