@@ -7,6 +7,7 @@ import re
 import select
 import signal
 import subprocess
+import termios
 import time
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from conftest import QUERN
 
 ANSWER_TOKENS = "8"
+PROMPT = r"> (\x1b\[0m)?"
 
 
 class Terminal:
@@ -25,7 +27,8 @@ class Terminal:
                                   stderr=side, start_new_session=True,
                                   preexec_fn=lambda: __import__("fcntl").ioctl(0, 0x540E, 0))
         os.close(side)
-        self.seen = ""
+        self.seen = self.all = ""
+        self.edits = True
 
     def until(self, pattern, timeout=30):
         """Reads until the text since the last match has `pattern`; returns that text."""
@@ -34,10 +37,12 @@ class Terminal:
             m = re.search(pattern, self.seen, re.S)
             if m:
                 text, self.seen = self.seen[:m.end()], self.seen[m.end():]
+                if pattern.endswith(PROMPT):
+                    self.settle()
                 return text
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.main], [], [], max(left, 0))[0]:
-                raise AssertionError(f"no {pattern!r} in {self.seen!r}")
+                raise AssertionError(f"no {pattern!r} in {self.seen!r}; all: {self.all!r}")
             try:
                 data = os.read(self.main, 4096)
             except OSError:
@@ -45,6 +50,16 @@ class Terminal:
             if not data:
                 raise AssertionError(f"ended without {pattern!r}: {self.seen!r}")
             self.seen += data.decode("utf-8", "replace")
+            self.all += data.decode("utf-8", "replace")
+
+    def settle(self):
+        """Waits until the editor has taken the terminal over (it prints its prompt just before)."""
+        end = time.monotonic() + (2 if self.edits else 0)
+        while termios.tcgetattr(self.main)[3] & termios.ECHO:
+            if time.monotonic() > end:
+                self.edits = False  # a build without line editing never does
+                return
+            time.sleep(0.002)
 
     def send(self, text):
         os.write(self.main, text.encode())
@@ -64,9 +79,6 @@ class Terminal:
             if self.p.poll() is None:
                 self.p.kill()
             os.close(self.main)
-
-
-PROMPT = r"> (\x1b\[0m)?"
 
 
 @pytest.fixture
