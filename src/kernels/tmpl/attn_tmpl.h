@@ -143,6 +143,7 @@ ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *
     for (int32_t t = 0; t < n_tok; t += 2) {
         const uint8_t *v =
             kv_at(kv, t0 + t, kv->v_off) + (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes;
+        bool odd = t + 1 == n_tok; /* the slot behind may hold anything, NaN times 0 too */
         for (int j = 0; j < nd; j++) {
             vf v0, v1;
             if (kv->type == KV_BF16) {
@@ -151,6 +152,8 @@ ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *
                 v0 = vf_load((const float *)v + d0 + j * 16);
                 v1 = vf_load((const float *)v + kv->dv + d0 + j * 16);
             }
+            if (odd)
+                v1 = vf_set1(0);
             for (int i = 0; i < nq; i++) {
                 const float *w = p + (size_t)i * ATTN_BLOCK + t;
                 acc[i * nd + j] = vf_fma(vf_set1(w[0]), v0, acc[i * nd + j]);
@@ -274,7 +277,7 @@ static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
             else
                 memset(a.p + (size_t)i * ATTN_BLOCK, 0, (size_t)n_group * 64);
         }
-        outputs(&a, kv, b, (n_tok + 1) & ~1);
+        outputs(&a, kv, b, n_tok);
         for (int32_t i = 0; i < a.n_q; i++)
             if (seen[i])
                 merge(&a, i, kv->dv);

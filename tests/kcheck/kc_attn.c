@@ -1,0 +1,226 @@
+/*
+ * kc_attn.c - checks of kv_put and attn. The judge computes each row by itself, the kernel a whole
+ * tile: equality says that a prefill tile and a single decode row take the same steps.
+ */
+#include "kcheck.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ref/ref.h"
+
+#define UNIT ((double)FLT_EPSILON / 2)
+
+/* ---- kv_put ----------------------------------------------------------------------------------- */
+
+struct put_call {
+    const struct kernels *k;
+    uint8_t *page; /* K then V of one head */
+    const float *kx, *vx;
+    int32_t t, dk, dv;
+    enum kv_type type;
+};
+
+static void run_put(void *arg)
+{
+    struct put_call *p = arg;
+    size_t v_off = (size_t)p->dk * KV_PAGE * kv_elem_bytes(p->type);
+    p->k->kv_put(p->page, p->page + v_off, p->t, p->kx, p->vx, p->dk, p->dv, p->type);
+}
+
+static void put_case(struct kc *c, uint32_t i)
+{
+    enum kc_gen gen = kc_gen_of(c, i);
+    struct put_call got = {.k = c->k,
+                           .t = kc_int(c, 0, KV_PAGE - 1),
+                           .dk = 16 * kc_int(c, 1, 8),
+                           .dv = 16 * kc_int(c, 1, 8),
+                           .type = i & 1 ? KV_F32 : KV_BF16};
+    size_t n = (size_t)(got.dk + got.dv) * KV_PAGE * kv_elem_bytes(got.type);
+    kc_shape(c, "%s t%d dk%d dv%d %s", got.type == KV_F32 ? "f32" : "bf16", got.t, got.dk, got.dv,
+             kc_gen_name(gen));
+    float *kx = kc_alloc(c, (size_t)got.dk * 4, 4, KC_IN);
+    float *vx = kc_alloc(c, (size_t)got.dv * 4, 4, KC_IN);
+    kc_fill(c, gen, kx, (size_t)got.dk);
+    kc_fill(c, gen, vx, (size_t)got.dv);
+    got.kx = kx;
+    got.vx = vx;
+    struct put_call want = got;
+    want.k = c->judge;
+    want.page = kc_alloc(c, n, 4, KC_OUT);
+    got.page = kc_alloc(c, n, 4, KC_OUT);
+    run_put(&want);
+    if (kc_run(c, run_put, &got))
+        kc_same_bytes(c, "page", got.page, want.page, n);
+}
+
+/* ---- attn ------------------------------------------------------------------------------------- */
+
+struct attn_call {
+    const struct kernels *k;
+    struct attn_tile t;
+    const struct kv_head *kv;
+    bool single; /* row by row */
+};
+
+static void run_attn(void *arg)
+{
+    struct attn_call *a = arg;
+    if (!a->single) {
+        a->k->attn(&a->t, a->kv);
+        return;
+    }
+    for (int32_t r = 0; r < a->t.n_row; r++) {
+        struct attn_tile t = a->t;
+        t.q += (size_t)r * t.q_stride;
+        t.out += (size_t)r * t.out_stride;
+        t.pos += r;
+        t.n_row = 1;
+        a->k->attn(&t, a->kv);
+    }
+}
+
+/* n_tok tokens through the judge's kv_put, into pages in one buffer; slots behind them hold NaN,
+ * which a kernel that looks past its position would let through. */
+static void kv_new(struct kc *c, struct kv_head *kv, int32_t n_tok, enum kc_gen gen)
+{
+    int32_t n_page = (n_tok + KV_PAGE - 1) / KV_PAGE;
+    size_t elem = kv_elem_bytes(kv->type), tok = (size_t)(kv->dk + kv->dv) * elem;
+    uint8_t *p = kc_alloc(c, (size_t)n_page * tok * KV_PAGE, 64, KC_IN);
+    const uint8_t **pages = kc_alloc(c, (size_t)n_page * sizeof *pages, sizeof *pages, KC_IN);
+    float *x = kc_alloc(c, (size_t)(kv->dk + kv->dv) * 4, 4, KC_IN);
+    memset(p, 0, (size_t)n_page * tok * KV_PAGE);
+    kv->k_off = 0;
+    kv->v_off = (size_t)kv->dk * KV_PAGE * elem;
+    for (int32_t i = 0; i < n_page; i++) /* in descending order: the table matters */
+        pages[i] = p + (size_t)(n_page - 1 - i) * tok * KV_PAGE;
+    for (int32_t t = 0; t < n_page * KV_PAGE; t++) {
+        kc_fill(c, gen, x, (size_t)(kv->dk + kv->dv));
+        for (int32_t j = 0; t >= n_tok && j < kv->dk + kv->dv; j++)
+            x[j] = NAN;
+        uint8_t *page = (uint8_t *)(uintptr_t)pages[t / KV_PAGE];
+        c->judge->kv_put(page, page + kv->v_off, t % KV_PAGE, x, x + kv->dk, kv->dk, kv->dv,
+                         kv->type);
+    }
+    kv->pages = pages;
+}
+
+/* Largest |q_d k_d| sum and |v| over the KV, for the bound. */
+static void kv_sizes(const struct kv_head *kv, int32_t n_tok, double *k_max, double *v_max)
+{
+    *k_max = *v_max = 0;
+    for (int32_t t = 0; t < n_tok; t++) {
+        const uint8_t *p = kv->pages[t / KV_PAGE];
+        int32_t s = t % KV_PAGE;
+        for (int32_t d = 0; d < kv->dk + kv->dv; d++) {
+            bool is_k = d < kv->dk;
+            size_t i = is_k ? (size_t)d : (size_t)(d - kv->dk);
+            size_t dk = (size_t)kv->dk, dv = (size_t)kv->dv, row = (size_t)s;
+            size_t at = is_k ? row / 16 * dk * 16 + (i / 2 * 16 + row % 16) * 2 + i % 2
+                             : (row / 2 * dv + i) * 2 + row % 2;
+            if (kv->type == KV_F32)
+                at = is_k ? (row / 16 * dk + i) * 16 + row % 16 : row * dv + i;
+            p = kv->pages[t / KV_PAGE] + (is_k ? 0 : kv->v_off);
+            float f;
+            uint16_t h;
+            memcpy(&f, p + (kv->type == KV_F32 ? at * 4 : 0), 4);
+            memcpy(&h, p + (kv->type == KV_F32 ? 0 : at * 2), 2);
+            double v = fabs((double)(kv->type == KV_F32 ? f : ref_bf16(h)));
+            *(is_k ? k_max : v_max) = fmax(v, *(is_k ? k_max : v_max));
+        }
+    }
+}
+
+/* A score is a chain of dk fused multiply-adds on |q||k| plus a product with the scale; e^s turns
+ * its error into a relative one, to which the argument's own rounding (|s| <= 2 max|s|, twice) and
+ * the exponential add. Numerator and denominator each carry it, and up to n_tok + 2 per block
+ * roundings. Weights under e^-87.3 are e^-87.3. */
+static void attn_truth(struct kc *c, const struct attn_call *a, int32_t n_tok)
+{
+    const struct attn_tile *t = &a->t;
+    const struct kv_head *kv = a->kv;
+    double k_max, v_max;
+    kv_sizes(kv, n_tok, &k_max, &v_max);
+    size_t n = (size_t)(t->n_row - 1) * t->out_stride + (size_t)(t->n_head * kv->dv);
+    struct attn_tile ref = *t;
+    ref.out = kc_alloc(c, n * 4, 4, KC_OUT);
+    ref_attn(&ref, kv);
+    for (int32_t r = 0; r < t->n_row; r++)
+        for (int32_t h = 0; h < t->n_head; h++) {
+            const float *q = t->q + (size_t)r * t->q_stride + (size_t)(h * kv->dk);
+            double q_sum = 0;
+            for (int32_t d = 0; d < kv->dk; d++)
+                q_sum += fabs((double)q[d]);
+            double s_max = q_sum * k_max * (double)t->scale;
+            if (t->sinks)
+                s_max = fmax(s_max, fabs((double)t->sinks[h]));
+            double rel = 2 * UNIT * ((kv->dk + 8) * s_max + 16) + (n_tok + 32) * UNIT;
+            for (int32_t d = 0; d < kv->dv; d++) {
+                size_t i = (size_t)r * t->out_stride + (size_t)(h * kv->dv + d);
+                kc_near(c, "out", (double)t->out[i], (double)ref.out[i],
+                        rel * v_max + n_tok * (v_max + 1) * 4 * (double)FLT_MIN);
+            }
+        }
+}
+
+static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head *kv,
+                        enum kc_gen gen)
+{
+    t->q_stride = (size_t)(t->n_head * kv->dk + kc_int(c, 0, 3));
+    t->out_stride = (size_t)(t->n_head * kv->dv + kc_int(c, 0, 3));
+    size_t n_q = (size_t)(t->n_row - 1) * t->q_stride + (size_t)(t->n_head * kv->dk);
+    float *q = kc_alloc(c, n_q * 4, 4, KC_IN);
+    kc_fill(c, gen, q, n_q);
+    t->q = q;
+    t->scale = 1.0f / sqrtf((float)kv->dk);
+    if (kc_u64(c) % 3 == 0) {
+        float *s = kc_alloc(c, (size_t)t->n_head * 4, 4, KC_IN);
+        kc_fill(c, GEN_NORMAL, s, (size_t)t->n_head);
+        t->sinks = s;
+    }
+    t->scratch = kc_alloc(c, ATTN_SCRATCH, 64, KC_OUT);
+}
+
+static void attn_case(struct kc *c, uint32_t i)
+{
+    static const int32_t edges[] = {0,   1,   15,  16,  63,  64,  65,  127, 254,
+                                    255, 256, 257, 300, 511, 512, 513, 700};
+    static const int32_t dims[] = {16, 32, 64, 64, 64, 80, 128, 192};
+    static const int32_t windows[] = {0, 0, 1, 7, 16, 64, 256, 257, 500};
+    enum kc_gen gen = i < GEN_N ? (enum kc_gen)i : kc_int(c, 0, 3) ? GEN_NORMAL : kc_gen_of(c, i);
+    struct kv_head kv = {
+        .dk = dims[kc_int(c, 0, 7)], .dv = dims[kc_int(c, 0, 7)], .type = i & 1 ? KV_F32 : KV_BF16};
+    if (i % 50 == 49)
+        kv.dk = 576, kv.dv = 512;
+    struct attn_tile t = {.n_head = kc_int(c, 1, 9),
+                          .pos = edges[kc_int(c, 0, 16)],
+                          .window = windows[kc_int(c, 0, 8)]};
+    t.n_row = i % 3 ? kc_int(c, 1, ATTN_Q_MAX / t.n_head) : 1;
+    int32_t n_tok = t.pos + t.n_row;
+    kc_shape(c, "%s dk%d dv%d heads %d rows %d pos %d window %d %s",
+             kv.type == KV_F32 ? "f32" : "bf16", kv.dk, kv.dv, t.n_head, t.n_row, t.pos, t.window,
+             kc_gen_name(gen));
+    kv_new(c, &kv, n_tok, gen);
+    attn_inputs(c, &t, &kv, gen);
+    size_t n = (size_t)(t.n_row - 1) * t.out_stride + (size_t)(t.n_head * kv.dv);
+    struct attn_call want = {c->judge, t, &kv, true}, got = {c->k, t, &kv, i % 7 == 6};
+    want.t.out = kc_alloc(c, n * 4, 4, KC_OUT);
+    got.t.out = kc_alloc(c, n * 4, 4, KC_OUT);
+    run_attn(&want);
+    if (!kc_run(c, run_attn, &got) || !kc_same(c, "out", got.t.out, want.t.out, n))
+        return;
+    if (gen != GEN_SPECIAL && gen != GEN_WILD)
+        attn_truth(c, &got, n_tok);
+}
+
+void kc_attn(struct kc *c)
+{
+    for (uint32_t i = 0; i < 200; i++)
+        if (kc_case(c, "kv_put", i))
+            put_case(c, i);
+    for (uint32_t i = 0; i < 400; i++)
+        if (kc_case(c, "attn", i))
+            attn_case(c, i);
+}
