@@ -56,7 +56,6 @@ enum qn_status tmpl_render(const struct tmpl *t, const struct json *vars,
     root.captured = true; /* lives as long as the rendering */
     struct tenv e = {
         .t = t,
-        .vars = vars,
         .a = arena_create(lim.bytes),
         .err = err ? err : &own,
         .out = &text,
@@ -72,7 +71,13 @@ enum qn_status tmpl_render(const struct tmpl *t, const struct json *vars,
     };
     if (!e.a)
         QN_FAIL(err, QN_NO_MEMORY, "template", "chat template: no memory");
-    enum qn_status s = te_run(&e, t->body);
+    struct val v;
+    enum qn_status s = tv_dict_new(&e, V_DICT, &v);
+    if (s == QN_OK) {
+        e.vars = v.m;
+        v.m->src = json_type(vars) == JSON_OBJ ? vars : NULL;
+        s = te_run(&e, t->body);
+    }
     if (s == QN_OK) {
         buf_add_str(out, buf_str(&text));
         s = buf_ok(out, "the rendered chat template", err);

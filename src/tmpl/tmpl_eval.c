@@ -79,10 +79,11 @@ enum qn_status te_lookup(struct tenv *e, int32_t id, struct val *out)
                 return QN_OK;
             }
     struct str name = e->t->names[id];
-    const struct json *j = json_get_str(e->vars, name);
-    if (j) { /* kept in the root scope: converted once */
-        QN_TRY(tv_from_json(e, j, out));
-        return te_scope_set(e, e->root, id, out);
+    const struct val *v;
+    QN_TRY(tv_dict_getz(e, e->vars, name, &v));
+    if (v) {
+        *out = *v;
+        return QN_OK;
     }
     const struct tbuiltin *b = tbuiltin_find(tmpl_globals, name);
     *out = b ? (struct val){.t = V_FUNC, .fn = b} : v_undef(UNDEF_NAME, name, V_NONE);
@@ -313,6 +314,7 @@ static enum qn_status run_loop(struct tenv *e, const struct node *n, const struc
     struct vloop *l;
     struct val x;
     bool got;
+    bool done = false;
     QN_TRY(loop_open(e, n, iterable, &l));
     l->depth0 = depth0;
     for (;;) {
@@ -321,11 +323,13 @@ static enum qn_status run_loop(struct tenv *e, const struct node *n, const struc
             break;
         QN_TRY(loop_body(e, l, &x));
         enum tflow flow = e->flow;
+        done = done || flow == FLOW_NEXT;
         e->flow = FLOW_NEXT;
         if (flow == FLOW_BREAK)
             break;
     }
-    if (l->index0 >= 0 || !n->other)
+    /* as in jinja2, `else` also runs when no round came to its end (break or continue in each) */
+    if (done || !n->other)
         return QN_OK;
     if (!te_scope_push(e))
         return QN_BAD_INPUT;

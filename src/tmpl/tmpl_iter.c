@@ -57,19 +57,19 @@ static enum qn_status next_dict(struct tenv *e, struct viter *it, struct val *ou
 
 static enum qn_status next_gen(struct tenv *e, struct viter *it, struct val *out, bool *got)
 {
-    for (;;) {
-        bool skip = false;
+    /* a generator over a generator over ...: as deep as the template stacked them */
+    if (e->depth >= e->depth_max)
+        return tv_fail(e, "generators are nested too deeply");
+    e->depth++;
+    for (bool skip = true; skip;) {
         QN_TRY(tv_next(e, it->in, out, got));
         if (!*got)
-            return QN_OK;
-        if (e->depth >= e->depth_max)
-            return tv_fail(e, "generators are nested too deeply");
-        e->depth++;
+            break;
+        skip = false;
         QN_TRY(it->step(e, it, out, &skip));
-        e->depth--;
-        if (!skip)
-            return QN_OK;
     }
+    e->depth--;
+    return QN_OK;
 }
 
 enum qn_status tv_next(struct tenv *e, struct viter *it, struct val *out, bool *got)

@@ -346,7 +346,7 @@ static enum qn_status macro_attr(struct tenv *e, const struct vmacro *m, struct 
     if (!str_eqz(name, "arguments"))
         return QN_OK;
     *found = true;
-    QN_TRY(tv_list_new(e, V_LIST, (size_t)m->n->n_kids, out));
+    QN_TRY(tv_list_new(e, V_TUPLE, (size_t)m->n->n_kids, out));
     for (const struct node *p = m->n->kids; p; p = p->next)
         QN_TRY(tv_list_add(e, out->l, v_str(p->s)));
     return QN_OK;

@@ -179,8 +179,11 @@ static enum qn_status parse_brackets(struct parser *p, struct node *n)
 {
     bool colon;
     QN_TRY(tp_next(p));
-    if (tp_is(p, T_RBRACKET))
-        return tp_unexpected(p, "expression");
+    if (tp_is(p, T_RBRACKET)) { /* x[] asks for the item () */
+        n->kind = X_ITEM;
+        QN_TRY(tp_node(p, X_TUPLE, n->line, &n->b));
+        return tp_next(p);
+    }
     QN_TRY(parse_slice_part(p, &n->b));
     QN_TRY(tp_skip(p, T_COLON, &colon));
     if (colon) {

@@ -135,7 +135,7 @@ enum tflow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 /* One rendering. */
 struct tenv {
     const struct tmpl *t;
-    const struct json *vars;
+    struct vdict *vars; /* the caller's variables */
     struct arena *a;
     struct qn_err *err;
     struct buf *out; /* where output goes now */

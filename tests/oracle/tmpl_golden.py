@@ -2,9 +2,9 @@
 
     python3 tests/oracle/tmpl_golden.py [--shared DIR] [--out DIR]
 
-Needs jinja2 >= 3.1.6 and transformers (made with 3.1.6 and 5.24.0, Python 3.11). Two kinds of lines:
-  {"name", "template" | "file", "vars", "now", "out" | "error"}        one template, given variables
-  {"name", "config" | "shared", "request", "now", "out" | "error"}     a request through chat_render
+Needs jinja2 >= 3.1.6 and transformers (made with 3.1.6 and 5.24.0, Python 3.11). One JSON object a line:
+  plain.jsonl: {"vars"} once, then {"template", "out" | "error"} for each
+  chat.jsonl: {"name", "file" | "shared", "request", "out" | "error"}: a request through chat_render
 "file" names a template in tests/golden/tmpl/templates; "shared" a tokenizer_config.json under
 QUERN_SHARED, which the test skips when it is absent. Errors are recorded as true only: the wording
 is ours, except for raise_exception, whose message is compared.
@@ -271,9 +271,11 @@ def main():
         for line in chat_lines(ctu, args.shared):
             f.write(json.dumps(line, ensure_ascii=False) + "\n")
     with open(os.path.join(args.out, "plain.jsonl"), "w", encoding="utf-8") as f:
-        for name, template, variables in plain_cases():
-            f.write(json.dumps({"name": name, "template": template, "vars": variables,
-                                **render(ctu, template, variables)}, ensure_ascii=False) + "\n")
+        variables, cases = plain_cases()
+        f.write(json.dumps({"vars": variables}, ensure_ascii=False) + "\n")
+        for template in cases:
+            f.write(json.dumps({"template": template, **render(ctu, template, variables)},
+                               ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
