@@ -120,8 +120,6 @@ FILTER(f_last)
 {
     struct val rev;
     bool ok, got;
-    if (a[0].t == V_UNDEF) /* reversed() of an undefined value asks for its elements */
-        return tv_fail_undef(e, a);
     QN_TRY(tv_iter_rev(e, a, &rev, &ok));
     if (!ok)
         return tv_fail(e, "'%s' object is not reversible", tv_type_name(a));

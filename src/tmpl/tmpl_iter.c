@@ -131,7 +131,7 @@ enum qn_status tv_iter_rev(struct tenv *e, const struct val *v, struct val *out,
     struct val list = *v;
     struct viter *it;
     *ok = v->t == V_LIST || v->t == V_TUPLE || v->t == V_RANGE || v->t == V_DICT ||
-          v->t == V_VIEW || v->t == V_STR;
+          v->t == V_VIEW || v->t == V_STR || v->t == V_UNDEF;
     if (!*ok)
         return QN_OK;
     if (v->t != V_LIST && v->t != V_TUPLE)
