@@ -442,7 +442,7 @@ static int run_serve(const struct cli *c, void *opts)
 
 const struct cli_verb verb_serve = {
     .name = "serve",
-    .summary = "Serve a model over HTTP with the OpenAI API",
+    .summary = "serve a model over HTTP with the OpenAI API",
     .usage = "[options] [MODEL]",
     .about =
         "Routes: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health, GET "
