@@ -28,8 +28,7 @@ struct golden {
 };
 
 /* NAME.json and NAME.safetensors in dir. */
-enum qn_status golden_open(const char *dir, const char *name, struct golden *g,
-                           struct qn_err *err);
+enum qn_status golden_open(const char *dir, const char *name, struct golden *g, struct qn_err *err);
 void golden_close(struct golden *g);
 
 #endif

@@ -1,13 +1,13 @@
 /*
- * test_parity.c - every golden of a family quern knows, against the engine:
+ * test_parity.c - every golden of a family quern knows, against the engine (docs/testing.md):
  *   truth       reference arithmetic: |logit difference| <= 1e-3 everywhere, greedy ids equal up to
  *               the first step whose margin is under 2e-3
- *   canonical   mean difference, 90th percentile and top-1 agreement no worse than a bf16 engine with
- *               float32 sums
- *   invariance  canonical logits bit for bit: chunk sizes, strangers in the step, threads, ISA
- * Folders: the goldens kept in this project (GOLDEN_DIR) and those under QUERN_SHARED.
+ *   canonical   mean difference, 90th percentile and top-1 agreement no worse than a bf16 engine
+ *               with float32 sums, and no worse than it was measured here; then bit for bit the same
+ *               for other chunk sizes, strangers in the step, thread counts and instruction sets
+ * Goldens: those kept in this project (GOLDEN_DIR) and those under QUERN_SHARED; QUERN_GOLDENS=tree
+ * leaves the latter out.
  */
-#include <dirent.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,8 +34,8 @@ static struct qn_engine *open_engine(const struct place *p, enum qn_arith arith,
 {
     char dir[768];
     snprintf(dir, sizeof dir, "%s/%s", p->tiny, p->name);
-    struct qn_engine_params params = {.model_dir = dir, .n_thread = threads, .arith = arith,
-                                      .isa = isa, .weights_only = true};
+    struct qn_engine_params params = {
+        .model_dir = dir, .n_thread = threads, .arith = arith, .isa = isa, .weights_only = true};
     struct qn_engine *e = NULL;
     struct qn_err err;
     if (qn_engine_open(&params, &e, &err) != QN_OK)
@@ -44,8 +44,8 @@ static struct qn_engine *open_engine(const struct place *p, enum qn_arith arith,
 }
 
 /* Feeds ids in chunks; logits of every token into out[n, vocab]. */
-static void feed(struct qn_engine *e, struct qn_seq *s, const int32_t *ids, int32_t n, int32_t chunk,
-                 float *out)
+static void feed(struct qn_engine *e, struct qn_seq *s, const int32_t *ids, int32_t n,
+                 int32_t chunk, float *out)
 {
     struct qn_err err;
     int32_t vocab = qn_engine_info(e)->n_vocab, max = qn_step_max_rows(e);
@@ -96,7 +96,8 @@ static void check_truth(const struct place *pl, const struct golden_prompt *p, c
     for (int32_t r = 0; r < rows; r++) {
         const float *want = golden_row(p, r);
         for (int32_t i = 0; i < p->n_vocab; i++) {
-            double d = fabs((double)got[(size_t)r * (size_t)p->n_vocab + (size_t)i] - (double)want[i]);
+            double d =
+                fabs((double)got[(size_t)r * (size_t)p->n_vocab + (size_t)i] - (double)want[i]);
             if (!(d <= 1e-3))
                 fail_msg("%s: row %d, id %d: difference %g", pl->name, r, i, d);
         }
@@ -117,7 +118,7 @@ static void test_truth(void **state)
     struct qn_err err;
     if (golden_open(pl->float32, pl->name, &g, &err) != QN_OK)
         fail_msg("%s", err.msg);
-    struct qn_engine *e = open_engine(pl, QN_ARITH_REFERENCE, 2, NULL);
+    struct qn_engine *e = open_engine(pl, QN_ARITH_REFERENCE, 1, NULL);
     for (int32_t i = 0; i < g.n; i++) {
         int32_t rows;
         float *got = logits_of(e, &g.p[i], 64, &rows);
@@ -160,30 +161,47 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void test_canonical(void **state)
+/* What a bf16 engine with float32 sums reaches on the same goldens (mlx's Metal rounding points,
+ * docs/numerics.md), and the mean this engine must keep. */
+struct limit {
+    double mean, p90, top1;
+};
+static const struct bound {
+    const char *prefix; /* the longest match counts */
+    struct limit bf16, q4;
+    double ours;
+} bounds[] = {
+    {"llama-", {0.039, 0.20, 0.98}, {0.049, 0.25, 0.97}, 0.012},
+    {"llama-tied-llama3-", {0.043, 0.22, 0.97}, {0.058, 0.31, 0.96}, 0.016},
+    {"llama-bias-linear-", {0.035, 0.17, 0.98}, {0.048, 0.25, 0.97}, 0.012},
+    {"llama-swa-", {0.039, 0.20, 0.98}, {0.053, 0.28, 0.96}, 0.013},
+    {"mistral-", {0.035, 0.19, 0.96}, {0.044, 0.23, 0.97}, 0.012},
+};
+
+static const struct bound *bound_of(const char *name)
 {
-    const struct place *pl = *state;
-    struct golden g;
-    struct qn_err err;
-    if (golden_open(pl->float32, pl->name, &g, &err) != QN_OK)
-        fail_msg("%s", err.msg);
-    struct qn_engine *e = open_engine(pl, QN_ARITH_CANONICAL, 2, NULL);
-    struct spread s = {0};
-    for (int32_t i = 0; i < g.n; i++) {
-        int32_t rows;
-        float *got = logits_of(e, &g.p[i], 64, &rows);
-        spread_add(&s, &g.p[i], got, rows);
-        free(got);
-    }
-    qsort(s.row_max, (size_t)s.rows, sizeof *s.row_max, by_value);
-    double mean = s.sum / (double)s.n, p90 = s.row_max[s.rows * 9 / 10];
-    double top1 = (double)s.agree / (double)s.rows;
-    print_message("%-28s mean %.5f  p90 %.4f  top-1 %.1f %%\n", pl->name, mean, p90, 100 * top1);
-    /* column "bf16" of the table in docs/numerics.md; ours is far inside */
-    assert_true(mean <= 0.05 && p90 <= 0.3 && top1 >= 0.96);
-    free(s.row_max);
-    qn_engine_free(e);
-    golden_close(&g);
+    const struct bound *best = NULL;
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+        if (strncmp(name, bounds[i].prefix, strlen(bounds[i].prefix)) == 0 &&
+            (!best || strlen(bounds[i].prefix) > strlen(best->prefix)))
+            best = &bounds[i];
+    return best;
+}
+
+static void check_spread(const struct place *pl, struct spread *s)
+{
+    qsort(s->row_max, (size_t)s->rows, sizeof *s->row_max, by_value);
+    double mean = s->sum / (double)s->n, p90 = s->row_max[s->rows * 9 / 10];
+    double top1 = (double)s->agree / (double)s->rows;
+    free(s->row_max);
+    const struct bound *b = bound_of(pl->name);
+    if (!b)
+        fail_msg("%s: no row in the table of bounds: add one", pl->name);
+    const struct limit *l = strstr(pl->name, "-q4") ? &b->q4 : &b->bf16;
+    print_message("%-28s mean %.5f (bf16 engine %.3f)  p90 %.4f (%.2f)  top-1 %.1f %% (%.0f)\n",
+                  pl->name, mean, l->mean, p90, l->p90, 100 * top1, 100 * l->top1);
+    if (!(mean <= l->mean && p90 <= l->p90 && top1 >= l->top1 - 0.005 && mean <= b->ours))
+        fail_msg("%s: farther from the truth than allowed", pl->name);
 }
 
 /* ---- invariance ------------------------------------------------------------------------------- */
@@ -196,11 +214,13 @@ static void same(const struct place *pl, const char *what, const float *a, const
                      (double)b[i]);
 }
 
+enum { SHORT = 64 }; /* prompts up to this length get the slower checks */
+
 static void check_chunks(const struct place *pl, struct qn_engine *e, const struct golden_prompt *p,
                          const float *want)
 {
-    static const int32_t chunks[] = {1, 3, 7, 16, 33};
-    for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
+    static const int32_t chunks[] = {1, 3, 16, 33};
+    for (size_t c = p->n_ids > SHORT ? 3 : 0; c < sizeof chunks / sizeof chunks[0]; c++) {
         int32_t rows;
         float *got = logits_of(e, p, chunks[c], &rows);
         char what[32];
@@ -246,7 +266,34 @@ static void check_batch(const struct place *pl, struct qn_engine *e, const struc
     }
 }
 
-static void test_invariance(void **state)
+/* The same logits from other thread counts and instruction sets. */
+static void check_ways(const struct place *pl, const struct golden *g, float *const *want)
+{
+    static const struct {
+        int threads;
+        const char *isa;
+        bool slow;
+    } ways[] = {{2, NULL, false},   {3, NULL, true},     {1, "generic", true},
+                {1, "avx2", false}, {1, "avx512", true}, {1, "amx", false}};
+    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
+        enum cpu_isa isa;
+        if (cpu_isa_parse(ways[w].isa, &isa, NULL) != QN_OK)
+            continue;
+        struct qn_engine *e = open_engine(pl, QN_ARITH_CANONICAL, ways[w].threads, ways[w].isa);
+        for (int32_t i = 0; i < g->n; i++) {
+            if (ways[w].slow && g->p[i].n_ids > SHORT)
+                continue;
+            int32_t rows;
+            float *got = logits_of(e, &g->p[i], 256, &rows);
+            same(pl, ways[w].isa ? ways[w].isa : "threads", want[i], got,
+                 (size_t)rows * (size_t)g->p[i].n_vocab);
+            free(got);
+        }
+        qn_engine_free(e);
+    }
+}
+
+static void test_canonical(void **state)
 {
     const struct place *pl = *state;
     struct golden g;
@@ -255,30 +302,18 @@ static void test_invariance(void **state)
         fail_msg("%s", err.msg);
     struct qn_engine *e = open_engine(pl, QN_ARITH_CANONICAL, 1, NULL);
     float *want[GOLDEN_PROMPTS_MAX];
-    int32_t rows[GOLDEN_PROMPTS_MAX];
+    struct spread s = {0};
     for (int32_t i = 0; i < g.n; i++) {
-        want[i] = logits_of(e, &g.p[i], 256, &rows[i]);
-        check_chunks(pl, e, &g.p[i], want[i]);
+        int32_t rows;
+        want[i] = logits_of(e, &g.p[i], 256, &rows);
+        spread_add(&s, &g.p[i], want[i], rows);
     }
+    check_spread(pl, &s);
+    for (int32_t i = 0; i < g.n; i++)
+        check_chunks(pl, e, &g.p[i], want[i]);
     check_batch(pl, e, &g, want);
     qn_engine_free(e);
-    static const struct {
-        int threads;
-        const char *isa;
-    } ways[] = {{2, NULL}, {3, NULL}, {2, "generic"}, {2, "avx2"}, {2, "avx512"}, {2, "amx"}};
-    for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++) {
-        enum cpu_isa isa;
-        if (cpu_isa_parse(ways[w].isa, &isa, NULL) != QN_OK)
-            continue;
-        e = open_engine(pl, QN_ARITH_CANONICAL, ways[w].threads, ways[w].isa);
-        for (int32_t i = 0; i < g.n; i++) {
-            float *got = logits_of(e, &g.p[i], 256, &rows[i]);
-            same(pl, ways[w].isa ? ways[w].isa : "threads", want[i], got,
-                 (size_t)rows[i] * (size_t)g.p[i].n_vocab);
-            free(got);
-        }
-        qn_engine_free(e);
-    }
+    check_ways(pl, &g, want);
     for (int32_t i = 0; i < g.n; i++)
         free(want[i]);
     golden_close(&g);
@@ -286,31 +321,54 @@ static void test_invariance(void **state)
 
 /* ---- finding goldens -------------------------------------------------------------------------- */
 
-static bool family_known(const char *tiny, const char *name)
+/* The folder's model_type; empty when unreadable. */
+static void read_type(const char *tiny, const char *name, char *out, size_t cap)
 {
     char path[768];
     struct buf text = BUF_INIT;
     struct json *cfg = NULL;
     snprintf(path, sizeof path, "%s/%s/config.json", tiny, name);
-    bool known = file_read(path, 16 << 20, &text, NULL) == QN_OK &&
-                 json_parse(buf_str(&text), path, JSON_DEPTH_MAX, &cfg, NULL) == QN_OK &&
-                 family_find(json_str(json_get(cfg, "model_type")));
+    out[0] = 0;
+    if (file_read(path, 16 << 20, &text, NULL) == QN_OK &&
+        json_parse(buf_str(&text), path, JSON_DEPTH_MAX, &cfg, NULL) == QN_OK) {
+        struct str t = json_str(json_get(cfg, "model_type"));
+        snprintf(out, cap, STR_FMT, STR_ARG(t));
+    }
     json_free(cfg);
     buf_free(&text);
-    return known;
 }
 
-static void find_places(const char *root)
+static bool known_already(const char *name)
 {
-    char tiny[512], path[1024];
+    for (int i = 0; i < n_place; i++)
+        if (strcmp(places[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Adds root's goldens of known families; says what it leaves out. Returns how many were added. */
+static int find_places(const char *root)
+{
+    char tiny[512], path[1024], type[128], **names;
+    size_t n, unknown = 0;
+    int before = n_place;
     snprintf(tiny, sizeof tiny, "%s/tiny", root);
-    char **names;
-    size_t n;
-    if (dir_list(tiny, &names, &n, NULL) != QN_OK)
-        return;
+    if (dir_list(tiny, &names, &n, NULL) != QN_OK) {
+        printf("MISSING: no goldens in %s\n", tiny);
+        return 0;
+    }
     for (size_t i = 0; i < n && n_place < 256; i++) {
+        read_type(tiny, names[i], type, sizeof type);
         snprintf(path, sizeof path, "%s/float32/%s.json", root, names[i]);
-        if (!file_exists(path) || !family_known(tiny, names[i]))
+        if (!family_find(str_of(type))) {
+            unknown++;
+            continue;
+        }
+        if (!file_exists(path)) {
+            printf("MISSING: %s (the golden of %s/%s)\n", path, tiny, names[i]);
+            continue;
+        }
+        if (known_already(names[i])) /* the whole one is there: the cut one adds nothing */
             continue;
         struct place *p = &places[n_place++];
         snprintf(p->tiny, sizeof p->tiny, "%s", tiny);
@@ -318,34 +376,45 @@ static void find_places(const char *root)
         snprintf(p->name, sizeof p->name, "%s", names[i]);
     }
     names_free(names, n);
+    printf("%s: %d goldens to check, %zu of families quern does not know\n", root, n_place - before,
+           unknown);
+    return n_place - before;
+}
+
+static void find_all(void)
+{
+    const char *shared = getenv("QUERN_SHARED"), *which = getenv("QUERN_GOLDENS");
+    bool tree_only = which && strcmp(which, "tree") == 0;
+    char root[512];
+    if (tree_only)
+        printf("QUERN_GOLDENS=tree: the goldens under QUERN_SHARED are not checked\n");
+    else if (!shared || !*shared)
+        printf("MISSING: QUERN_SHARED is not set: only the goldens in %s are checked\n",
+               GOLDEN_DIR);
+    else {
+        snprintf(root, sizeof root, "%s/goldens", shared);
+        find_places(root);
+    }
+    find_places(GOLDEN_DIR);
 }
 
 int main(int argc, char **argv)
 {
-    const char *shared = getenv("QUERN_SHARED");
-    if (shared) {
-        char root[512];
-        snprintf(root, sizeof root, "%s/goldens", shared);
-        find_places(root);
-    }
-    if (n_place == 0)
-        find_places(GOLDEN_DIR);
-    if (!shared)
-        printf("QUERN_SHARED is not set: only the goldens in %s are checked\n", GOLDEN_DIR);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    find_all();
     if (n_place == 0) {
-        printf("no goldens found: skipped\n");
-        return 77;
+        printf("FAILED: no goldens at all, not even those of this project\n");
+        return 1;
     }
-    static struct CMUnitTest tests[3 * 256];
-    static char names[3 * 256][160];
-    int n = 0;
+    static struct CMUnitTest tests[2 * 256];
+    static char names[2 * 256][160];
     static const struct {
         const char *name;
         CMUnitTestFunction fn;
-    } kinds[] = {
-        {"truth", test_truth}, {"canonical", test_canonical}, {"invariance", test_invariance}};
+    } kinds[] = {{"truth", test_truth}, {"canonical", test_canonical}};
+    int n = 0;
     for (int i = 0; i < n_place; i++)
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 2; k++) {
             if (argc > 1 && !strstr(places[i].name, argv[1]))
                 continue;
             snprintf(names[n], sizeof names[n], "%s %s", kinds[k].name, places[i].name);
