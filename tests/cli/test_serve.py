@@ -1,0 +1,175 @@
+"""quern serve over a tiny real model: what it prints works when pasted, answers equal those of
+`quern generate`, refusals come before the model is loaded, signals end it in order."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from conftest import QUERN
+
+
+class Serving:
+    def __init__(self, env, *args):
+        self.proc = subprocess.Popen([str(QUERN), "serve", "--port", "0", *map(str, args)],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                     env=env)
+        self.text = ""
+        while "Ctrl-C" not in self.text:
+            line = self.proc.stdout.readline()
+            assert line, (self.text, self.proc.stderr.read())
+            self.text += line
+        self.url = re.search(r"at (http://\S+)", self.text).group(1)
+
+    def post(self, path, body, headers=()):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json", **dict(headers)})
+        with urllib.request.urlopen(request, timeout=60) as r:
+            return json.load(r)
+
+    def stop(self, sig=signal.SIGTERM):
+        self.proc.send_signal(sig)
+        out, err = self.proc.communicate(timeout=30)
+        return self.proc.returncode, err
+
+
+@pytest.fixture
+def serve(env):
+    running = []
+
+    def start(*args, **extra):
+        running.append(Serving({**env, **extra}, *args))
+        return running[-1]
+
+    yield start
+    for s in running:
+        if s.proc.poll() is None:
+            s.proc.kill()
+            s.proc.communicate()
+
+
+def test_what_is_printed_works_when_pasted(serve, model):
+    s = serve(model, "--max-queue", 4)
+    curl = next(line for line in s.text.splitlines() if line.startswith("curl "))
+    r = subprocess.run(["sh", "-c", curl + " --silent --show-error"], capture_output=True, text=True,
+                       timeout=120)
+    assert json.loads(r.stdout)["choices"][0]["finish_reason"] in ("stop", "length"), r
+    pytest.importorskip("openai")
+    snippet = s.text[s.text.index("from openai"):s.text.index("Ctrl-C")]
+    assert not re.search(r"^\s+\S", snippet, re.M), "an indented line cannot be pasted"
+    r = subprocess.run([sys.executable, "-c", snippet], capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0 and r.stdout.endswith("\n"), r
+    code, _ = s.stop()
+    assert code == 0
+
+
+def test_answers_equal_those_of_generate(serve, quern, model):
+    s = serve(model, "--batch", 4)
+    for prompt in ("Hello", "abc 🙂"):
+        here = json.loads(quern("generate", "--model", model, "-p", prompt, "-n", 12, "--seed", 5,
+                                "--temperature", 1, "--json", ok=True).stdout)
+        there = s.post("/v1/chat/completions", {
+            "messages": [{"role": "user", "content": prompt}], "max_tokens": 12, "seed": 5,
+            "temperature": 1})
+        assert there["choices"][0]["message"]["content"] == here["text"]
+
+
+def test_sampling_defaults(serve, model):
+    (model / "generation_config.json").write_text(json.dumps({"temperature": 0.33, "top_p": 0.5,
+                                                              "eos_token_id": 257}))
+    s = serve(model, "--top-p", 0.75)
+    with urllib.request.urlopen(s.url + "/v1/models", timeout=10) as r:
+        row = json.load(r)["data"][0]
+    assert row["gen_defaults"]["temperature"] == 0.33 and row["gen_defaults"]["top_p"] == 0.75
+    assert row["id"] == model.name
+
+
+def test_aliases_and_keys(serve, model, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("# two keys\n  first  \n\nsecond # of bob\n")
+    s = serve(model, "--alias", "gpt-4o", "--api-key-file", keys, QUERN_API_KEY="third")
+    body = {"model": "gpt-4o", "prompt": "x", "max_tokens": 1}
+    for key in ("first", "second", "third"):
+        assert s.post("/v1/completions", body, {"Authorization": f"Bearer {key}"})["model"] == model.name
+    with pytest.raises(urllib.error.HTTPError) as e:
+        s.post("/v1/completions", body, {"Authorization": "Bearer #"})
+    assert e.value.code == 401
+    assert "QUERN_API_KEY" in s.text and "third" not in s.text
+
+
+def test_json_log(serve, model):
+    s = serve(model, "--log-format", "json")
+    s.post("/v1/completions", {"prompt": "private", "max_tokens": 1})
+    _, err = s.stop()
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert any("POST /v1/completions 200" in json.dumps(line) for line in lines)
+    assert "private" not in err
+
+
+def test_no_access_log(serve, model):
+    s = serve(model, "--no-access-log")
+    s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
+    assert s.stop(signal.SIGINT) == (0, "")
+
+
+def test_refusals_before_the_model_is_loaded(quern, model, tmp_path):
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen(1)
+    port = taken.getsockname()[1]
+    empty = tmp_path / "empty"
+    empty.write_text("# nothing\n")
+    for args, words in [
+            (["--port", port], [str(port), "in use", "--port"]),
+            (["--host", "0.0.0.0", "--port", 0], ["--host 0.0.0.0", "API key", "--insecure"]),
+            (["--host", "nowhere.invalid"], ["nowhere.invalid"]),
+            (["--api-key-file", tmp_path / "none"], ["none"]),
+            (["--api-key-file", empty], ["holds no key"]),
+            (["--port", 99999], ["--port", "65535"]),
+            (["--batch", 0], ["--batch"]),
+            (["--prot", 1], ["--prot", "--port"]),
+            ([tmp_path / "nothing"], ["nothing"])]:
+        r = quern("serve", *args, *([] if len(args) == 1 else [model]), ok=False)
+        assert r.stdout == ""
+        for word in words:
+            assert word in r.stderr, (args, r.stderr)
+    taken.close()
+
+
+def test_beyond_loopback_with_a_key_or_insecure(serve, model):
+    for args, extra in ((["--insecure"], {}), ([], {"QUERN_API_KEY": "k"})):
+        s = serve(model, "--host", "0.0.0.0", *args, **extra)
+        with urllib.request.urlopen(s.url + "/health", timeout=10) as r:
+            assert r.read() == b'{"status": "ok"}'
+        assert s.stop()[0] == 0
+
+
+def test_closed_standard_output_does_not_stop_the_server(env, model):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    read, write = os.pipe()
+    os.close(read)
+    p = subprocess.Popen([str(QUERN), "serve", "--port", str(port), str(model)], stdout=write,
+                         stderr=subprocess.DEVNULL, env=env)
+    os.close(write)
+    for _ in range(200):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as r:
+                assert r.status == 200
+            break
+        except OSError:
+            time.sleep(0.05)
+    else:
+        p.kill()
+        raise AssertionError("no answer")
+    p.terminate()
+    assert p.wait(timeout=20) == 0
