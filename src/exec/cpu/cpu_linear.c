@@ -74,9 +74,8 @@ static void linear_run(const void *args, int chunk, const struct pool_region *r,
     int32_t cols = piece_cols(&w);
     const float *x = a->x + (size_t)w.m0 * a->ldx;
     if (a->reference)
-        for (int32_t m = 0; m < w.nm; m++)
-            ref_gemv(pk, w.b0 * PACK_ROWS, w.b0 * PACK_ROWS + cols, x + (size_t)m * a->ldx,
-                     dst + (size_t)m * ldd, work);
+        ref_gemm(pk, w.b0 * PACK_ROWS, w.b0 * PACK_ROWS + cols,
+                 &(struct ref_rows){x, a->ldx, w.nm}, dst, ldd, work);
     else if (pk->kind == PACK_U4 || pk->kind == PACK_U8)
         a->kern->gemm_q(pk, w.b0, w.b1, &w.p->q, w.m0, w.nm, dst, ldd, work);
     else

@@ -74,15 +74,18 @@ uint16_t ref_to_f16(float f)
     return (uint16_t)(sign | (uint16_t)(((e + 14) << 10) + (int)units - 1024));
 }
 
-void ref_gemv(const struct packed *w, int32_t row0, int32_t row1, const float *x, float *dst,
-              float *wrow)
+void ref_gemm(const struct packed *w, int32_t row0, int32_t row1, const struct ref_rows *x, float *dst,
+              size_t ldd, float *wrow)
 {
     for (int32_t row = row0; row < row1; row++) {
         pack_row_f32(w, row, wrow);
-        double sum = 0;
-        for (int32_t k = 0; k < w->k; k++)
-            sum += (double)wrow[k] * (double)x[k];
-        dst[row - row0] = (float)sum;
+        for (int32_t m = 0; m < x->n; m++) {
+            const float *xm = x->x + (size_t)m * x->ldx;
+            double sum = 0;
+            for (int32_t k = 0; k < w->k; k++)
+                sum += (double)wrow[k] * (double)xm[k];
+            dst[(size_t)m * ldd + (size_t)(row - row0)] = (float)sum;
+        }
     }
 }
 

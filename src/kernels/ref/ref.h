@@ -19,10 +19,14 @@ float ref_e8m0(uint8_t b);     /* 2^(b-127); 255 = NaN */
 uint16_t ref_to_f16(float f);  /* round to nearest even */
 uint16_t ref_to_bf16(float f); /* round to nearest even */
 
-/* dst[row0..row1) of W x for one x[k], double sums over the exactly dequantized row. wrow: [k]
- * scratch. */
-void ref_gemv(const struct packed *w, int32_t row0, int32_t row1, const float *x, float *dst,
-              float *wrow);
+/* dst[m*ldd + i] = (W x_m)[row0 + i], double sums over exactly dequantized rows. wrow: [k] scratch. */
+struct ref_rows {
+    const float *x;
+    size_t ldx;
+    int32_t n;
+};
+void ref_gemm(const struct packed *w, int32_t row0, int32_t row1, const struct ref_rows *x, float *dst,
+              size_t ldd, float *wrow);
 void ref_rmsnorm(float *y, const float *x, const float *w, float add, float eps, int32_t n);
 void ref_swiglu(float *y, const float *g, const float *u, int32_t n);
 void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs, bool interleaved);
