@@ -57,38 +57,63 @@ struct pack_args {
     int32_t units_chunk; /* units per pool chunk */
 };
 
-/* k0..k7 in rising nibbles -> k0 k2 k4 k6 k1 k3 k5 k7 */
-static uint32_t nibbles_pair(uint32_t x)
+/* Four words of codes in rising order -> the order of kernels.h (both are unzips of neighbours):
+ * nibbles k0..k7 -> k0 k2 k4 k6 k1 k3 k5 k7;  bytes k0..k3 -> k0 k2 k1 k3. */
+typedef uint32_t words4 __attribute__((vector_size(16)));
+
+static words4 bytes_pair(words4 x)
 {
-    uint32_t t = (x ^ x >> 4) & 0x00F000F0u;
-    x ^= t ^ t << 4;
-    t = (x ^ x >> 8) & 0x0000FF00u;
+    words4 t = (x ^ x >> 8) & 0x0000FF00u;
     return x ^ t ^ t << 8;
 }
 
-static uint32_t bytes_pair(uint32_t x)
+static words4 nibbles_pair(words4 x)
 {
-    uint32_t t = (x ^ x >> 8) & 0x0000FF00u;
-    return x ^ t ^ t << 8;
+    words4 t = (x ^ x >> 4) & 0x00F000F0u;
+    return bytes_pair(x ^ t ^ t << 4);
 }
 
-/* 4- and 8-bit rows are already words of whole codes. */
+/* 4 rows x 4 words, transposed: line i gets word i of each row. */
+static void lines_4x4(uint8_t *line, const uint8_t *p, size_t row_bytes, int bits)
+{
+    words4 r[4], lo0, lo1, hi0, hi1, out[4];
+    for (int i = 0; i < 4; i++) {
+        memcpy(&r[i], p + (size_t)i * row_bytes, 16);
+        r[i] = bits == 4 ? nibbles_pair(r[i]) : bytes_pair(r[i]);
+    }
+    lo0 = __builtin_shuffle(r[0], r[1], (words4){0, 4, 1, 5});
+    lo1 = __builtin_shuffle(r[2], r[3], (words4){0, 4, 1, 5});
+    hi0 = __builtin_shuffle(r[0], r[1], (words4){2, 6, 3, 7});
+    hi1 = __builtin_shuffle(r[2], r[3], (words4){2, 6, 3, 7});
+    out[0] = __builtin_shuffle(lo0, lo1, (words4){0, 1, 4, 5});
+    out[1] = __builtin_shuffle(lo0, lo1, (words4){2, 3, 6, 7});
+    out[2] = __builtin_shuffle(hi0, hi1, (words4){0, 1, 4, 5});
+    out[3] = __builtin_shuffle(hi0, hi1, (words4){2, 3, 6, 7});
+    for (int i = 0; i < 4; i++)
+        memcpy(line + (size_t)i * 64, &out[i], 16);
+}
+
+/* 4- and 8-bit rows are already words of whole codes, four or more to a group. */
 static void lines_words(const struct pack_args *a, int32_t b, int32_t g, uint8_t *line)
 {
     const struct weight_src *s = &a->src;
-    size_t row_words = (size_t)s->k * (size_t)s->bits / 32;
+    size_t row_bytes = (size_t)s->k * (size_t)s->bits / 8;
     int32_t n = a->unit_k * s->bits / 32;
-    int32_t rows = s->n - b * PACK_ROWS < PACK_ROWS ? s->n - b * PACK_ROWS : PACK_ROWS;
-    const uint8_t *p = s->data + ((size_t)b * PACK_ROWS * row_words + (size_t)g * (size_t)n) * 4;
-    if (rows < PACK_ROWS)
-        memset(line, 0, (size_t)n * 64);
-    for (int32_t r = 0; r < rows; r++, p += row_words * 4)
-        for (int32_t i = 0; i < n; i++) {
-            uint32_t x;
-            memcpy(&x, p + (size_t)i * 4, 4);
-            x = s->bits == 4 ? nibbles_pair(x) : bytes_pair(x);
-            memcpy(line + (size_t)i * 64 + (size_t)r * 4, &x, 4);
-        }
+    const uint8_t *p = s->data + (size_t)b * PACK_ROWS * row_bytes + (size_t)g * (size_t)n * 4;
+    int32_t rows = s->n - b * PACK_ROWS < PACK_ROWS ? s->n - b * PACK_ROWS : PACK_ROWS, r = 0;
+    for (; rows - r >= 4; r += 4, p += 4 * row_bytes)
+        for (int32_t i = 0; i < n; i += 4)
+            lines_4x4(line + (size_t)i * 64 + (size_t)r * 4, p + (size_t)i * 4, row_bytes, s->bits);
+    if (r == PACK_ROWS)
+        return;
+    uint8_t ragged[4][GROUP_MAX] = {{0}}; /* the last rows of a matrix, zeros behind */
+    for (int32_t i = 0; i < rows - r; i++)
+        memcpy(ragged[i], p + (size_t)i * row_bytes, (size_t)n * 4);
+    for (; r < PACK_ROWS; r += 4) {
+        for (int32_t i = 0; i < n; i += 4)
+            lines_4x4(line + (size_t)i * 64 + (size_t)r * 4, ragged[0] + i * 4, GROUP_MAX, s->bits);
+        memset(ragged, 0, sizeof ragged);
+    }
 }
 
 /* Code i of a row: bits [i*bits, (i+1)*bits) of its little-endian bit stream. */
@@ -144,12 +169,29 @@ static void put_scale(const struct pack_args *a, int32_t row, int32_t g, uint8_t
     memcpy(bias, &minus, 4);
 }
 
+/* Scales and biases of two bytes, the usual case. */
+static void put_halves(const struct pack_args *a, int32_t b, int32_t g, int32_t rows, uint8_t *p)
+{
+    size_t at = (size_t)b * PACK_ROWS * (size_t)a->n_group + (size_t)g;
+    const uint8_t *s = a->src.scales + at * 2, *z = a->src.biases + at * 2;
+    for (int32_t r = 0; r < rows; r++, s += a->n_group * 2, z += a->n_group * 2) {
+        memcpy(p + r * 2, s, 2);
+        memcpy(p + (PACK_ROWS + r) * 2, z, 2);
+    }
+}
+
 static void pack_unit_integer(const struct pack_args *a, int32_t b, int32_t g, uint8_t *p)
 {
     size_t sb = pack_scale_bytes(a->pk.scale);
-    memset(p, 0, 2 * PACK_ROWS * sb);
-    for (int32_t r = 0; r < PACK_ROWS && b * PACK_ROWS + r < a->src.n; r++)
-        put_scale(a, b * PACK_ROWS + r, g, p + (size_t)r * sb, p + (PACK_ROWS + (size_t)r) * sb);
+    int32_t rows = a->src.n - b * PACK_ROWS < PACK_ROWS ? a->src.n - b * PACK_ROWS : PACK_ROWS;
+    if (rows < PACK_ROWS)
+        memset(p, 0, 2 * PACK_ROWS * sb);
+    if (a->src.format == WEIGHT_AFFINE && sb == 2)
+        put_halves(a, b, g, rows, p);
+    else
+        for (int32_t r = 0; r < rows; r++)
+            put_scale(a, b * PACK_ROWS + r, g, p + (size_t)r * sb,
+                      p + (PACK_ROWS + (size_t)r) * sb);
     p += 2 * PACK_ROWS * sb;
     if (a->src.format == WEIGHT_AFFINE && (a->src.bits == 4 || a->src.bits == 8))
         lines_words(a, b, g, p);
