@@ -137,10 +137,7 @@ static enum qn_status prompt_ids(const struct cli *c, const struct generate_opts
     if (!o->raw)
         cli_say(c, "model %s has no chat template; continuing the prompt as with --raw",
                 s->info->name);
-    QN_TRY(session_raw_ids(s, prompt, ids, err));
-    if (ids->n == 0)
-        QN_FAIL(err, QN_BAD_INPUT, "generate", "the prompt is empty");
-    return QN_OK;
+    return session_raw_ids(s, prompt, ids, err);
 }
 
 /* Standard output as the answer's sink. */
@@ -307,6 +304,8 @@ static int run_generate(const struct cli *c, void *opts)
         buf_addz(&text, prompt);
     else
         st = read_stdin(o->raw, &text, &err);
+    if (st == QN_OK && text.n == 0)
+        st = err_set(&err, QN_BAD_INPUT, "generate", "the prompt is empty");
     if (st == QN_OK)
         st = session_open(o->model, o->threads, o->ctx, &s, &err);
     if (st == QN_OK && !term_interrupted())

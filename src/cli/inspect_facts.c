@@ -71,10 +71,13 @@ static enum qn_status read_sizes(struct inspect_facts *f, const struct json *c, 
 /* Which layers keep keys and values, and how much each keeps for one token. */
 static enum qn_status read_kv(struct inspect_facts *f, const struct json *c, struct qn_err *err)
 {
-    int32_t rank, rope;
+    int32_t rank, rope, shared;
     QN_TRY(json_opt_i32(c, WHAT, "kv_lora_rank", 0, 0, INT32_MAX, &rank, err));
     QN_TRY(json_opt_i32(c, WHAT, "qk_rope_head_dim", 0, 0, INT32_MAX, &rope, err));
-    f->kv_layers = f->layers;
+    /* the last `shared` layers read the keys and values of earlier ones */
+    QN_TRY(json_opt_i32(c, WHAT, "num_kv_shared_layers", 0, 0, INT32_MAX, &shared, err));
+    int32_t own = f->layers > shared ? f->layers - shared : f->layers;
+    f->kv_layers = own;
     f->kv_layer_bytes = -1;
     if (rank > 0) /* latent attention keeps one compressed row for all heads */
         f->kv_layer_bytes = 2 * ((int64_t)rank + rope);
@@ -84,7 +87,7 @@ static enum qn_status read_kv(struct inspect_facts *f, const struct json *c, str
     const struct json *types = json_get(c, "layer_types");
     if (json_type(types) == JSON_ARR && f->layers > 0) {
         f->kv_layers = 0;
-        for (size_t i = 0; i < json_len(types) && i < (size_t)f->layers; i++) {
+        for (size_t i = 0; i < json_len(types) && i < (size_t)own; i++) {
             struct str t = json_str(json_at(types, i));
             f->kv_layers += str_eqz(t, "full_attention") || str_eqz(t, "sliding_attention");
             f->sliding_layers += str_eqz(t, "sliding_attention");

@@ -71,8 +71,9 @@ def test_generate_failures(quern, model, tmp_path):
     assert r.returncode == 1 and "no such folder" in r.stderr
     r = quern("generate", "-m", model, "--ctx", "8", "--raw", "much longer than eight tokens")
     assert r.returncode == 1 and r.stdout == "" and "context" in r.stderr and "8" in r.stderr
-    r = quern("generate", "-m", model, "--raw", input="")
-    assert r.returncode == 1 and "empty" in r.stderr
+    for flags in (["--raw"], []):
+        r = quern("generate", "-m", model, *flags, input="")
+        assert r.returncode == 1 and "the prompt is empty" in r.stderr
     r = quern("generate", "-m", model, "--chat-template-kwargs", "{x", "hi")
     assert r.returncode == 1 and "chat-template-kwargs" in r.stderr
     (model / "generation_config.json").write_text('{"temperature": "hot"}')
