@@ -145,14 +145,15 @@ FILTER(f_list)
 FILTER(f_reverse)
 {
     bool ok;
+    struct val list;
     struct slice_args s = {v_none(), v_none(), v_int(-1)};
     if (a[0].t == V_STR)
         return tv_slice(e, a, &s, out);
     QN_TRY(tv_iter_rev(e, a, out, &ok));
     if (ok)
         return QN_OK;
-    QN_TRY(tv_collect(e, a, V_LIST, out));
-    return tv_slice(e, out, &s, out);
+    QN_TRY(tv_collect(e, a, V_LIST, &list));
+    return tv_slice(e, &list, &s, out);
 }
 
 /* ---- join, sum, min, max ------------------------------------------------------------------- */

@@ -493,7 +493,7 @@ enum qn_status tv_getitem(struct tenv *e, const struct val *o, const struct val 
 /* ---- slices -------------------------------------------------------------------------------- */
 
 struct span {
-    int64_t start, step, n;
+    int64_t start, stop, step, n;
 };
 
 static enum qn_status slice_int(struct tenv *e, const struct val *v, int64_t def, int64_t *out)
@@ -529,7 +529,7 @@ static enum qn_status resolve_slice(struct tenv *e, const struct slice_args *s, 
     start = s->start.t == V_NONE ? (step < 0 ? n - 1 : 0) : clamp_index(start, n, step);
     stop = s->stop.t == V_NONE ? (step < 0 ? -1 : n) : clamp_index(stop, n, step);
     int64_t gap = step < 0 ? start - stop : stop - start, by = step < 0 ? -step : step;
-    *out = (struct span){start, step, gap > 0 ? (gap - 1) / by + 1 : 0};
+    *out = (struct span){start, stop, step, gap > 0 ? (gap - 1) / by + 1 : 0};
     return QN_OK;
 }
 
@@ -582,7 +582,8 @@ static enum qn_status slice_range(struct tenv *e, const struct val *o, struct sp
     if (__builtin_mul_overflow(sp.step, o->r->step, &step) ||
         __builtin_mul_overflow(sp.start, o->r->step, &by) ||
         __builtin_add_overflow(o->r->start, by, &start) ||
-        __builtin_mul_overflow(sp.n, step, &by) || __builtin_add_overflow(start, by, &stop))
+        __builtin_mul_overflow(sp.stop, o->r->step, &by) ||
+        __builtin_add_overflow(o->r->start, by, &stop))
         return too_big(e);
     *r = (struct vrange){start, stop, step, sp.n};
     *out = (struct val){.t = V_RANGE, .r = r};

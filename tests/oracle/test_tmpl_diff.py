@@ -100,7 +100,7 @@ class Gen:
     def filtered(self, depth):
         q = self.seq(depth)
         return self.pick(
-            f"{q}|{self.pick('list', 'length', 'first', 'last', 'join', 'sum', 'min', 'max', 'sort', 'unique|list', 'reverse|list', 'string|length', 'map(chr)|list'[:0] or 'list|tojson', 'batch(2)|list', 'slice(2)|list', 'sort(reverse=true)', 'dictsort', 'items|list', 'groupby(0)|list')}",
+            f"{q}|{self.pick('list', 'length', 'first', 'last', 'join', 'sum', 'min', 'max', 'sort', 'unique|list', 'reverse|list', 'list|string|length', 'list|tojson', 'batch(2)|list', 'slice(2)|list', 'sort(reverse=true)', 'dictsort', 'items|list', 'groupby(0)|list')}",
             f"{q}|join({json_str(self.r.choice(WORDS))})", f"{q}|map({self.pick(repr('string'), repr('upper'), repr('length'), repr('int'), repr('tojson'), repr('trim'))})|list",
             f"{q}|{self.pick('select', 'reject')}({self.pick('', repr('string'), repr('odd'), repr('defined'), repr('none'), repr('eq') + ', 1')})|list",
             f"rows|{self.pick('sort', 'groupby', 'sum', 'min', 'max', 'unique', 'join')}(attribute='{self.pick('k', 'v', 't', 't.0', 'nope')}')|list",
@@ -156,7 +156,7 @@ class Gen:
             middle = self.pick("", self.tag("else") + self.body(depth), self.tag(f"elif {self.expr(1)}") + self.text())
             return self.tag(f"if {self.expr(1)}") + self.text() + self.body(depth) + middle + self.tag("endif") + self.text()
         if k == 7:
-            return self.tag(f"set {self.pick('w', 's', 'n')} = {self.expr(1)}") + self.text() + "{{ w }}"
+            return self.tag(f"set {self.pick('w', 'w2')} = {self.expr(1)}") + self.text() + "{{ w }}"
         if k == 8:
             return self.tag("set w" + self.pick("", " | upper", " | replace('a', 'b')")) + self.body(depth) + self.tag("endset") + "{{ w }}"
         if k == 9:

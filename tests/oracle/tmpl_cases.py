@@ -217,6 +217,9 @@ s|upper|lower|title
 'abc' | list | reverse | list
 [1, 2, 3] | reverse | length
 lipsum is callable
+l | map('string') | reverse | list
+range(9)[3:2] ~ range(9)[5:1:-2] ~ range(1, 9, 3)[1:]
+missing | last ~ missing | reverse | list
 (1, 2) == (1, 2) ~ ((1, 2) is sameas (1, 2))
 1 == true ~ ('1' in '123') ~ (1 in (1.0, 2))
 1.0 in [1] ~ (true in [1]) ~ ({1: 'x'}[1.0]) ~ {1: 'x', true: 'y'}
