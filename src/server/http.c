@@ -12,7 +12,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -316,8 +315,6 @@ static void on_connection(void *cls, struct MHD_Connection *mc, void **ctx,
     }
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(mc, MHD_CONNECTION_INFO_CONNECTION_FD);
-    int one = 1;
-    setsockopt(info->connect_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     *ctx = conns_add(&s->conns, info->connect_fd);
 }
 
@@ -357,9 +354,8 @@ static enum qn_status start_daemon(struct server *s, struct qn_err *err)
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
                      MHD_USE_POLL | MHD_USE_ITC | MHD_USE_ERROR_LOG;
     s->mhd = MHD_start_daemon(
-        flags, (uint16_t)s->port, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listen_fd,
-        MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->p.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        flags, 0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_mhd_log, NULL,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->p.max_connections, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)s->p.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
         on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
@@ -391,15 +387,23 @@ enum qn_status server_may_listen(const char *host, int port, bool allowed, struc
 static enum qn_status open_and_start(struct server *s, struct qn_err *err)
 {
     bool loopback, keyed = s->p.api_keys && *s->p.api_keys;
-    QN_TRY(listen_open(s->p.host, s->p.port, &loopback, &s->listen_fd, &s->port, err));
-    QN_TRY(check_open(s->p.host, loopback, keyed || s->p.insecure, err));
+    int fd;
+    QN_TRY(listen_open(s->p.host, s->p.port, &loopback, &fd, &s->port, err));
+    enum qn_status st = check_open(s->p.host, loopback, keyed || s->p.insecure, err);
+    if (st == QN_OK)
+        st = conns_start(&s->conns, s->p.max_connections, s->p.idle_timeout_s, s->p.read_timeout_s,
+                         err);
+    if (st == QN_OK)
+        st = start_daemon(s, err);
+    if (st != QN_OK) {
+        close(fd);
+        return st;
+    }
     bool any = strcmp(s->p.host, "0.0.0.0") == 0 || strcmp(s->p.host, "::") == 0;
     bool v6 = !any && strchr(s->p.host, ':');
     snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "",
              any ? "127.0.0.1" : s->p.host, v6 ? "]" : "", s->port);
-    QN_TRY(conns_start(&s->conns, s->p.max_connections, s->p.idle_timeout_s, s->p.read_timeout_s,
-                       err));
-    return start_daemon(s, err);
+    return door_open(s, fd, &s->door, err);
 }
 
 enum qn_status server_start(const struct server_params *p, struct server **out, struct qn_err *err)
@@ -409,7 +413,6 @@ enum qn_status server_start(const struct server_params *p, struct server **out, 
     if (!s)
         QN_FAIL(err, QN_NO_MEMORY, "server", "not enough memory to start");
     s->p = *p;
-    s->listen_fd = -1;
     s->started_us = clock_us();
     defaults(&s->p);
     enum qn_status st = open_and_start(s, err);
@@ -443,10 +446,8 @@ bool server_drain(struct server *s, int timeout_ms)
 {
     int64_t until = clock_us() + (int64_t)timeout_ms * 1000;
     if (!atomic_exchange(&s->draining, true)) {
-        MHD_socket fd = MHD_quiesce_daemon(s->mhd);
-        if (fd != MHD_INVALID_SOCKET)
-            close(fd);
-        s->listen_fd = -1;
+        door_close(s->door);
+        s->door = NULL;
     }
     while (atomic_load(&s->in_flight) > 0 && !atomic_load(&s->hurry) && clock_us() < until)
         usleep(5000);
@@ -471,7 +472,5 @@ void server_free(struct server *s)
         MHD_stop_daemon(s->mhd);
     }
     conns_stop(&s->conns);
-    if (s->listen_fd >= 0)
-        close(s->listen_fd);
     free(s);
 }

@@ -96,7 +96,8 @@ struct http_req {
 struct server {
     struct server_params p;
     struct MHD_Daemon *mhd;
-    int listen_fd, port;
+    struct door *door; /* NULL once no new connections are taken */
+    int port;
     char url[128];
     int64_t started_us;
     struct conns conns;
@@ -110,8 +111,12 @@ struct server {
 enum qn_status listen_open(const char *host, int port, bool *loopback, int *fd, int *bound_port,
                            struct qn_err *err);
 
-/* auth.c */
-struct api_keys;
+/* door.c: accepts connections for s->mhd until it is closed. Takes listen_fd in every case. */
+struct door;
+enum qn_status door_open(struct server *s, int listen_fd, struct door **out, struct qn_err *err);
+void door_close(struct door *d); /* NULL is fine */
+
+/* auth.c: key_index tells the clients with different keys apart; -1 = no key is asked for. */
 bool auth_ok(const struct server *s, struct MHD_Connection *mc, int *key_index);
 
 /* cors.c: the Access-Control headers for this request. */
