@@ -391,6 +391,30 @@ static enum qn_status read_rope(struct arch_model *m, struct qn_err *err)
     return read_rope_freqs(m, err);
 }
 
+/* MLX's llama has biases on all projections of a group or on none. */
+static enum qn_status check_biases(const struct arch_model *m, struct qn_err *err)
+{
+    static const char *const GROUP[2][4] = {
+        {"attn_q", "attn_k", "attn_v", "attn_output"},
+        {"ffn_gate", "ffn_up", "ffn_down", NULL},
+    };
+    for (size_t k = 0; m->def->rows == LLAMA && k < 2; k++) {
+        int n = 0, have = 0;
+        for (; n < 4 && GROUP[k][n]; n++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.0.%s.bias", GROUP[k][n]);
+            have += gguf_find_tensor(m->g, name) != NULL;
+        }
+        if (have && have != n)
+            QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                    STR_FMT ": only %d of %d %s projections have a bias, which MLX's %s cannot "
+                            "express",
+                    STR_ARG(m->g->name), have, n, k ? "feed-forward" : "attention",
+                    m->def->model_type);
+    }
+    return QN_OK;
+}
+
 enum qn_status arch_open(const struct gguf *g, struct arch_model *m, struct qn_err *err)
 {
     struct str name, type;
@@ -416,6 +440,7 @@ enum qn_status arch_open(const struct gguf *g, struct arch_model *m, struct qn_e
     if (!m->def)
         return unknown_arch(g, name, err);
     QN_TRY(check_keys(m, err));
+    QN_TRY(check_biases(m, err));
     QN_TRY(read_dims(m, err));
     return read_rope(m, err);
 }

@@ -99,14 +99,14 @@ static enum qn_status find_pre(const struct gguf *g, const struct pre **out, str
     struct str name;
     char list[400] = "";
     QN_TRY(gguf_str(g, "tokenizer.ggml.pre", STR_LIT("default"), &name, err));
+    char want[64] = "";
+    if (name.n && name.n < sizeof want - 3)
+        snprintf(want, sizeof want, "|" STR_FMT "|", STR_ARG(name));
     for (size_t i = 0, at = 0; i < N_PRE; i++) {
-        struct str all = str_of(PRE[i].names);
-        size_t hit = name.n ? str_find(all, name, 0) : SIZE_MAX;
-        for (; hit != SIZE_MAX; hit = str_find(all, name, hit + 1))
-            if (all.p[hit - (hit > 0)] == '|' && all.p[hit + name.n] == '|' && hit > 0) {
-                *out = &PRE[i];
-                return QN_OK;
-            }
+        if (want[0] && strstr(PRE[i].names, want)) {
+            *out = &PRE[i];
+            return QN_OK;
+        }
         if (at < sizeof list)
             at += (size_t)snprintf(list + at, sizeof list - at, "%s", PRE[i].names + (i > 0));
     }
