@@ -9,9 +9,12 @@
 
 static struct kernels tables[CPU_N_ISA];
 
+/* Levels above this machine's stay empty: even their init functions are compiled with instructions
+ * it does not have. */
 static void fill(void)
 {
-    for (enum cpu_isa l = CPU_GENERIC; l < CPU_N_ISA; l++) {
+    enum cpu_isa best = cpu_best();
+    for (enum cpu_isa l = CPU_GENERIC; l <= best; l++) {
         struct kernels *t = &tables[l];
         kern_generic_init(t);
 #if defined(__x86_64__)
@@ -30,5 +33,5 @@ const struct kernels *kernels_get(enum cpu_isa isa)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, fill);
-    return isa < CPU_N_ISA ? &tables[isa] : NULL;
+    return isa < CPU_N_ISA && tables[isa].gemm_q ? &tables[isa] : NULL;
 }

@@ -137,7 +137,7 @@ struct kernels {
 
 enum { GEMM_SCRATCH = 64 * 1024 };
 
-/* The table of a level (at most cpu_best()); static storage. */
+/* The table of a level; static storage. NULL for a level above cpu_best(). */
 const struct kernels *kernels_get(enum cpu_isa isa);
 
 #endif

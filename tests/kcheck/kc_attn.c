@@ -205,7 +205,10 @@ static void attn_case(struct kc *c, uint32_t i)
     kv_new(c, &kv, n_tok, gen);
     attn_inputs(c, &t, &kv, gen);
     size_t n = (size_t)(t.n_row - 1) * t.out_stride + (size_t)(t.n_head * kv.dv);
-    struct attn_call want = {c->judge, t, &kv, true}, got = {c->k, t, &kv, i % 7 == 6};
+    /* A value that is not finite reaches every row of its tile (weight 0 times NaN), so there the
+     * judge takes the same tile. */
+    struct attn_call got = {c->k, t, &kv, i % 7 == 6};
+    struct attn_call want = {c->judge, t, &kv, gen != GEN_SPECIAL || got.single};
     want.t.out = kc_alloc(c, n * 4, 4, KC_OUT);
     got.t.out = kc_alloc(c, n * 4, 4, KC_OUT);
     run_attn(&want);

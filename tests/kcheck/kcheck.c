@@ -119,6 +119,27 @@ static long check_all(const struct options *o)
     return fails;
 }
 
+static void bench_all(const struct options *o)
+{
+    int n = 0;
+    char model[128];
+    cpu_model_name(model, sizeof model);
+    if (o->base.json)
+        printf("{\"cpu\":\"%s\",\"benches\":[", model);
+    else
+        printf("%s\n", model);
+    for (enum cpu_isa l = o->lo; l <= o->hi; l++) {
+        struct kc c = o->base;
+        c.judge = kernels_get(CPU_GENERIC);
+        c.k = kernels_get(l);
+        c.n_json = n;
+        kc_bench(&c);
+        n = c.n_json;
+    }
+    if (o->base.json)
+        printf("\n]}\n");
+}
+
 static void list(const struct options *o)
 {
     struct kc c = o->base;
@@ -137,6 +158,10 @@ int main(int argc, char **argv)
     cpu_fp_begin();
     if (o.base.list) {
         list(&o);
+        return 0;
+    }
+    if (o.base.bench) {
+        bench_all(&o);
         return 0;
     }
     if (!o.base.json)

@@ -1,8 +1,10 @@
 /*
- * kern_avx512.c - table of the AVX-512 level: the templates over 512-bit vectors.
+ * kern_avx512.c - table of the AVX-512 level: element-wise operations and attention from the
+ * templates, matrix products from gemm_avx512.c.
  */
 #include "kernels/kern_isa.h"
 
+#include "kernels/avx512/gemm_avx512.h"
 #include "kernels/tmpl/vec_avx512.h"
 
 #include "kernels/tmpl/ops_tmpl.h"
@@ -12,6 +14,8 @@
 void kern_avx512_init(struct kernels *t)
 {
     t->quantize = tmpl_quantize;
+    t->gemm_q = gemm_q__avx512;
+    t->gemm_f = gemm_f__avx512;
     t->rmsnorm = tmpl_rmsnorm;
     t->swiglu = tmpl_swiglu;
     t->add = tmpl_add;
