@@ -15,6 +15,7 @@
 #include "cli/bench_roof.h"
 #include "cli/model_arg.h"
 #include "cli/progress.h"
+#include "cli/term.h"
 #include "cli/verbs.h"
 
 #define TEST_TOKENS_MAX 1048576
@@ -217,6 +218,8 @@ static enum qn_status run_round(struct bench *b, int round, struct qn_err *err)
         while (r->threads != w->threads)
             r++;
         double rate;
+        if (term_interrupted())
+            QN_FAIL(err, QN_CANCELLED, "bench", "interrupted");
         QN_TRY(measure(b, w, r, warm, &rate, err));
         if (!warm)
             w->samples[w->n_sample++] = rate;
@@ -414,6 +417,7 @@ static int run_bench(const struct cli *c, void *opts)
     struct qn_err err = {0};
     struct buf out = BUF_INIT;
     char cpu[128];
+    term_catch_interrupt(true);
     cpu_model_name(cpu, sizeof cpu);
     b.rep.cpu = cpu;
     enum qn_status st = run_all(&b, &err);

@@ -6,6 +6,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 
 import pytest
 
@@ -228,6 +229,17 @@ def test_bench_prints_a_table(quern, model):
     rows = [line for line in r.stdout.splitlines() if "decode 4" in line]
     assert len(rows) == 1 and "prefill" not in r.stdout.split("\n\n")[1]
     assert r.stderr == ""
+
+
+def test_bench_interrupted(env, model, tmp_path):
+    out = tmp_path / "result.json"
+    p = subprocess.Popen([QUERN, "bench", "-m", model, "-r", "1000", "--out", out], env=env,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1.5)
+    p.send_signal(signal.SIGINT)
+    text, err = p.communicate(timeout=60)
+    assert p.returncode == 130 and text == b"" and err == b""
+    assert not out.exists()
 
 
 def test_bench_refusals(quern, model):
