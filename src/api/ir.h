@@ -20,7 +20,7 @@
 #define API_CHOICES_MAX 2048 /* prompts times n */
 #define API_N_MAX       128
 
-/* ---- what is served ------------------------------------------------------------------------ */
+/* ---- what is served -------------------------------------------------------------------------- */
 
 /* The model behind the server. Everything is borrowed and immutable while requests run. */
 struct api_model {
@@ -39,7 +39,7 @@ void api_model_fingerprint(struct api_model *m);
 /* True when `name` may be used for this model. */
 bool api_model_is(const struct api_model *m, struct str name);
 
-/* ---- refusals ------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 /* Why a request is refused, for any dialect to word. */
 struct api_error {
@@ -57,7 +57,7 @@ enum qn_status api_refuse(struct api_error *e, int http, const char *code, const
 /* From an engine or scheduler error: input errors keep their message, internal ones do not. */
 enum qn_status api_refuse_err(struct api_error *e, const struct qn_err *err, const char *param);
 
-/* ---- request -------------------------------------------------------------------------------- */
+/* ---- request --------------------------------------------------------------------------------- */
 
 struct api_dialect;
 
@@ -97,7 +97,7 @@ struct api_request {
 
 void api_request_free(struct api_request *r);
 
-/* ---- answer --------------------------------------------------------------------------------- */
+/* ---- answer ---------------------------------------------------------------------------------- */
 
 struct api_usage {
     int64_t prompt_tokens, cached_tokens, completion_tokens;
@@ -147,7 +147,7 @@ void api_answer_free(struct api_answer *a);
 /* Adds one event to the answer. */
 enum qn_status api_answer_add(struct api_answer *a, const struct api_event *ev);
 
-/* ---- dialects ------------------------------------------------------------------------------- */
+/* ---- dialects -------------------------------------------------------------------------------- */
 
 struct api_stream; /* a dialect's own state of one streamed answer */
 

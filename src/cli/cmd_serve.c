@@ -1,8 +1,8 @@
 /*
  * cmd_serve.c - `quern serve`: a model behind the OpenAI routes until a signal ends it.
  *
- * Standard output gets the address and two lines to paste; the log goes to standard error. The first
- * SIGINT or SIGTERM lets running answers finish, the second one ends them. Main thread.
+ * Standard output gets the address and two snippets to paste; the log goes to standard error. The
+ * first SIGINT or SIGTERM lets running answers finish, the second one ends them. Main thread.
  */
 #include <errno.h>
 #include <semaphore.h>
@@ -189,7 +189,7 @@ static const struct cli_opt serve_opts[] = {
     {.type = CLI_END},
 };
 
-/* ---- API keys ----------------------------------------------------------------------------------- */
+/* ---- API keys -------------------------------------------------------------------------------- */
 
 struct keys {
     struct buf file; /* the lines point into it */
@@ -225,7 +225,7 @@ static enum qn_status read_keys(const struct serve_opts *o, struct keys *k, stru
     return QN_OK;
 }
 
-/* ---- the model ------------------------------------------------------------------------------------ */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 struct served {
     struct qn_engine *engine;
@@ -303,7 +303,7 @@ static void close_model(struct served *s)
     qn_engine_free(s->engine);
 }
 
-/* ---- what is printed -------------------------------------------------------------------------------- */
+/* ---- what is printed ------------------------------------------------------------------------- */
 
 /* Both snippets work when pasted: nothing is indented that Python would mind. */
 static void welcome(const struct served *s, const char *url, bool keyed, struct buf *out)
@@ -326,7 +326,7 @@ static void welcome(const struct served *s, const char *url, bool keyed, struct 
     buf_addz(out, "Ctrl-C stops it after the running answers; a second one at once.\n");
 }
 
-/* ---- signals ------------------------------------------------------------------------------------------ */
+/* ---- signals --------------------------------------------------------------------------------- */
 
 static sem_t signalled; /* posted once per SIGINT or SIGTERM */
 

@@ -45,7 +45,7 @@ struct door {
     int n;
 };
 
-/* ---- the first line --------------------------------------------------------------------------- */
+/* ---- the first line -------------------------------------------------------------------------- */
 
 enum verdict { LINE_PARTIAL, LINE_GOOD, LINE_BAD };
 
@@ -93,7 +93,7 @@ static enum verdict judge(struct str s)
     return line_ok((struct str){s.p + at, n}) ? LINE_GOOD : LINE_BAD;
 }
 
-/* ---- the list ---------------------------------------------------------------------------------- */
+/* ---- the list -------------------------------------------------------------------------------- */
 
 static void unlink_waiting(struct door *d, struct waiting *w)
 {
@@ -182,7 +182,7 @@ static void look(struct door *d, struct waiting *w, bool ended)
     }
 }
 
-/* ---- accepting ------------------------------------------------------------------------------------ */
+/* ---- accepting ------------------------------------------------------------------------------- */
 
 static void make_room(struct door *d)
 {
@@ -240,8 +240,8 @@ static void sweep(struct door *d)
     }
 }
 
-/* An event's connection can be gone already (dropped to make room in the same round): one event at a
- * time keeps that impossible at no cost that matters here. */
+/* One event at a time: of several, a later one's connection could have been dropped to make room
+ * for an earlier one's. */
 static void *door_main(void *arg)
 {
     struct door *d = arg;

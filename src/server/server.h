@@ -31,8 +31,8 @@ struct server_params {
 /* Listens and serves. QN_IO with a remedy when the port is taken; QN_BAD_INPUT when the address is
  * open to others and neither keys nor `insecure` are given. */
 enum qn_status server_start(const struct server_params *p, struct server **out, struct qn_err *err);
-/* The checks of server_start that need no model, to be made before one is loaded: whether the address
- * may be listened on (allowed: a key is set, or `insecure`) and the port is free just now. */
+/* The checks of server_start that need no model, to be made before one is loaded: whether the
+ * address may be listened on (allowed: a key is set, or `insecure`) and the port is free now. */
 enum qn_status server_may_listen(const char *host, int port, bool allowed, struct qn_err *err);
 int server_port(const struct server *s);
 /* "http://127.0.0.1:8080": how a client on this machine reaches it. */

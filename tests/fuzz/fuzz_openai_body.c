@@ -1,7 +1,7 @@
 /*
- * fuzz_openai_body.c - any bytes as the body of the OpenAI routes: the first byte picks the dialect,
- * the rest is the body. What is accepted must respect the limits that the layers below rely on; what
- * is refused must say why in valid JSON.
+ * fuzz_openai_body.c - any bytes as the body of the OpenAI routes: the first byte picks the
+ * dialect, the rest is the body. What is accepted must respect the limits that the layers below
+ * rely on; what is refused must say why in valid JSON.
  */
 #include "api/ir.h"
 #include "api/openai_common.h"

@@ -74,8 +74,8 @@ static void linear_run(const void *args, int chunk, const struct pool_region *r,
     int32_t cols = piece_cols(&w);
     const float *x = a->x + (size_t)w.m0 * a->ldx;
     if (a->reference)
-        ref_gemm(pk, w.b0 * PACK_ROWS, w.b0 * PACK_ROWS + cols,
-                 &(struct ref_rows){x, a->ldx, w.nm}, dst, ldd, work);
+        ref_gemm(pk, w.b0 * PACK_ROWS, w.b0 * PACK_ROWS + cols, &(struct ref_rows){x, a->ldx, w.nm},
+                 dst, ldd, work);
     else if (pk->kind == PACK_U4 || pk->kind == PACK_U8)
         a->kern->gemm_q(pk, w.b0, w.b1, &w.p->q, w.m0, w.nm, dst, ldd, work);
     else

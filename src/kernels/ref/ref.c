@@ -74,8 +74,8 @@ uint16_t ref_to_f16(float f)
     return (uint16_t)(sign | (uint16_t)(((e + 14) << 10) + (int)units - 1024));
 }
 
-void ref_gemm(const struct packed *w, int32_t row0, int32_t row1, const struct ref_rows *x, float *dst,
-              size_t ldd, float *wrow)
+void ref_gemm(const struct packed *w, int32_t row0, int32_t row1, const struct ref_rows *x,
+              float *dst, size_t ldd, float *wrow)
 {
     for (int32_t row = row0; row < row1; row++) {
         pack_row_f32(w, row, wrow);

@@ -25,8 +25,8 @@ struct ref_rows {
     size_t ldx;
     int32_t n;
 };
-void ref_gemm(const struct packed *w, int32_t row0, int32_t row1, const struct ref_rows *x, float *dst,
-              size_t ldd, float *wrow);
+void ref_gemm(const struct packed *w, int32_t row0, int32_t row1, const struct ref_rows *x,
+              float *dst, size_t ldd, float *wrow);
 void ref_rmsnorm(float *y, const float *x, const float *w, float add, float eps, int32_t n);
 void ref_swiglu(float *y, const float *g, const float *u, int32_t n);
 void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs, bool interleaved);

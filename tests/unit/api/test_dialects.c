@@ -179,7 +179,7 @@ static void test_completions_stream(void **state)
                      T(1, "", "\"length\"") "data: [DONE]\n\n");
 }
 
-/* ---- logprobs ------------------------------------------------------------------------------------ */
+/* ---- logprobs -------------------------------------------------------------------------------- */
 
 static void test_logprob_text(void **state)
 {

@@ -184,7 +184,7 @@ static void test_completions(void **state)
         check_row(&dialect_openai_completions, TEXT, &text[i]);
 }
 
-/* ---- what fields become --------------------------------------------------------------------- */
+/* ---- what fields become ---------------------------------------------------------------------- */
 
 static struct api_request read_ok(const struct api_dialect *d, const char *body)
 {
@@ -278,7 +278,7 @@ static void test_unknown_model_and_json(void **state)
     }
 }
 
-/* ---- prompts to ids ----------------------------------------------------------------------------- */
+/* ---- prompts to ids -------------------------------------------------------------------------- */
 
 static void test_window(void **state)
 {
