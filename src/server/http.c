@@ -160,7 +160,7 @@ static enum MHD_Result refuse_now(struct http_req *rq, bool expect)
 
 static bool route_and_auth(struct http_req *rq)
 {
-    int key;
+    int key = -1;
     bool found = route_find(rq);
     if (strcmp(rq->method, "OPTIONS") == 0)
         return true;
