@@ -8,6 +8,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "server/server.h"
 
 #define KEYS_MAX       64
+#define FDS_WANTED     65536
 #define KEY_FILE_BYTES ((size_t)64 << 10)
 
 struct serve_opts {
@@ -363,6 +365,16 @@ static bool wait_signal(int64_t us)
     return rc == 0;
 }
 
+/* Every connection is a descriptor; the usual soft limit of 1024 is below what may wait. */
+static void raise_fd_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < FDS_WANTED) {
+        r.rlim_cur = r.rlim_max < FDS_WANTED ? r.rlim_max : FDS_WANTED;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
 static void serve_until_signal(struct server *srv, int64_t drain_s)
 {
     wait_signal(-1);
@@ -402,6 +414,7 @@ static enum qn_status serve(const struct cli *c, const struct serve_opts *o, str
         .idle_timeout_s = (int)o->idle,
     };
     catch_signals();
+    raise_fd_limit();
     QN_TRY(server_start(&p, &srv, err));
     welcome(s, server_url(srv), k->n > 0, &text);
     cli_write(c, buf_str(&text)); /* a closed standard output does not stop a server */
