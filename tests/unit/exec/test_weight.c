@@ -153,7 +153,9 @@ static void check(const char *what, const struct weight_src *s)
         pack_row_f32(&w->pk, n, row);
         for (int32_t k = 0; k < s->k; k++) {
             float want = decode(s, n, k);
-            double slack = s->global_scale != 0 ? 2e-6 * fabs((double)want) : 0;
+            double slack = 0;
+            if (s->global_scale != 0)
+                slack = 1e-6 * fp8(s->scales[(n * s->k + k) / s->group]) * s->global_scale / 2688;
             if (!(fabs((double)row[k] - (double)want) <= slack))
                 fail_msg("%s, %d bits, group %d, %dx%d: weight [%d,%d] is %g, expected %g", what,
                          s->bits, s->group, s->n, s->k, n, k, (double)row[k], (double)want);
