@@ -103,9 +103,10 @@ static enum qn_status longrope(const struct scaling *s, struct qn_err *err)
                 s->p->what, json_len(v), s->p->dims / 2);
     for (int32_t i = 0; i < s->p->dims / 2; i++) {
         double f = json_real(json_at(v, (size_t)i));
-        if (!(f > 0))
-            QN_FAIL(err, QN_BAD_INPUT, "rope", "%s: long_factor[%d] must be above 0", s->p->what,
-                    i);
+        if (!(f >= 1e-6 && f <= 1e6))
+            QN_FAIL(err, QN_BAD_INPUT, "rope",
+                    "%s: long_factor[%d] is %g; expected a number from 1e-6 to 1e6", s->p->what, i,
+                    f);
         s->inv[i] = 1.0 / (f * wave(s->p, i));
     }
     if (s->p->max_pos > orig)

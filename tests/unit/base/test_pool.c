@@ -1,7 +1,7 @@
 /*
  * test_pool.c - the thread pool: every chunk computed and in place for all thread and chunk counts,
- * regions with strides, chunks the leader takes over from a stuck worker, late workers that must not
- * write, quiescing, and many short-lived pools. Runs under the thread sanitizer too.
+ * regions with strides, chunks the leader takes over from a stuck worker, late workers that must
+ * not write, quiescing, and many short-lived pools. Runs under the thread sanitizer too.
  */
 #include "base/pool.h"
 
@@ -25,7 +25,7 @@ static struct pool *make_pool(int n_thread)
     return p;
 }
 
-/* ---- results ---------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 /* Chunk c owns `per` numbers in each of two columns of a matrix: a strided and a plain region. */
 struct square_args {
@@ -136,7 +136,7 @@ static void test_chain(void **state)
     pool_free(p);
 }
 
-/* ---- hedging ---------------------------------------------------------------------------------- */
+/* ---- hedging --------------------------------------------------------------------------------- */
 
 /* Workers get stuck in their chunk until they are let go; the leader has to finish alone. */
 struct stuck {
@@ -223,7 +223,7 @@ static void test_free_waits(void **state)
         assert_int_equal(out[i], 1 + i);
 }
 
-/* ---- limits ----------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void test_create(void **state)
 {

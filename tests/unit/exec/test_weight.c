@@ -23,7 +23,7 @@ static struct exec *make_exec(int n_thread)
     return e;
 }
 
-/* ---- the plain decoder ------------------------------------------------------------------------ */
+/* ---- the plain decoder ----------------------------------------------------------------------- */
 
 static float half(uint16_t h)
 {
@@ -106,7 +106,7 @@ static float decode(const struct weight_src *s, int32_t n, int32_t k)
     return NAN;
 }
 
-/* ---- sources ---------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------- */
 
 static uint32_t seed = 1;
 

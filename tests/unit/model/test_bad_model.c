@@ -17,7 +17,7 @@
 
 static char *good_dir, *dir;
 
-/* ---- opening in a child ----------------------------------------------------------------------- */
+/* ---- opening in a child ---------------------------------------------------------------------- */
 
 struct outcome {
     enum qn_status status;
@@ -101,7 +101,7 @@ static int tear_down(void **state)
     return failed;
 }
 
-/* ---- config.json ------------------------------------------------------------------------------ */
+/* ---- config.json ----------------------------------------------------------------------------- */
 
 static const struct {
     const char *key, *json; /* NULL removes the key */
@@ -225,7 +225,7 @@ static void test_config_text(void **state)
     fake_free(&f);
 }
 
-/* ---- the header of a tensor file -------------------------------------------------------------- */
+/* ---- the header of a tensor file ------------------------------------------------------------- */
 
 static const struct {
     const char *entry, *part; /* in place of model.norm.weight's entry: BF16 [64], 128 bytes */
@@ -346,7 +346,7 @@ static void test_file(void **state)
     fake_free(&f);
 }
 
-/* ---- which tensors ---------------------------------------------------------------------------- */
+/* ---- which tensors --------------------------------------------------------------------------- */
 
 static void test_missing(void **state)
 {
@@ -443,7 +443,7 @@ static void test_folder(void **state)
     fake_free(&f);
 }
 
-/* ---- quantization ----------------------------------------------------------------------------- */
+/* ---- quantization ---------------------------------------------------------------------------- */
 
 static const char DOWN[] = "model.layers.0.mlp.down_proj";
 
@@ -524,7 +524,7 @@ static void test_quant_tensors(void **state)
     }
 }
 
-/* ---- what ends an answer ---------------------------------------------------------------------- */
+/* ---- what ends an answer --------------------------------------------------------------------- */
 
 static void expect_eos(const char *name, const int32_t *want, int32_t n)
 {

@@ -3,8 +3,8 @@
  *   truth       reference arithmetic: |logit difference| <= 1e-3 everywhere, greedy ids equal up to
  *               the first step whose margin is under 2e-3
  *   canonical   mean difference, 90th percentile and top-1 agreement no worse than a bf16 engine
- *               with float32 sums, and no worse than it was measured here; then bit for bit the same
- *               for other chunk sizes, strangers in the step, thread counts and instruction sets
+ *               with float32 sums, and no worse than it was measured here; then bit for bit the
+ *               same for other chunk sizes, strangers in the step, thread counts and instruction sets
  * Goldens: those kept in this project (GOLDEN_DIR) and those under QUERN_SHARED; QUERN_GOLDENS=tree
  * leaves the latter out.
  */
@@ -27,7 +27,7 @@ struct place {
 static struct place places[256];
 static int n_place;
 
-/* ---- running the engine ----------------------------------------------------------------------- */
+/* ---- running the engine ---------------------------------------------------------------------- */
 
 static struct qn_engine *open_engine(const struct place *p, enum qn_arith arith, int threads,
                                      const char *isa)
@@ -88,7 +88,7 @@ static int32_t arg_max(const float *x, int32_t n)
     return best;
 }
 
-/* ---- truth ------------------------------------------------------------------------------------ */
+/* ---- truth ----------------------------------------------------------------------------------- */
 
 static void check_truth(const struct place *pl, const struct golden_prompt *p, const float *got,
                         int32_t rows)
@@ -129,7 +129,7 @@ static void test_truth(void **state)
     golden_close(&g);
 }
 
-/* ---- canonical -------------------------------------------------------------------------------- */
+/* ---- canonical ------------------------------------------------------------------------------- */
 
 struct spread {
     double sum;
@@ -204,7 +204,7 @@ static void check_spread(const struct place *pl, struct spread *s)
         fail_msg("%s: farther from the truth than allowed", pl->name);
 }
 
-/* ---- invariance ------------------------------------------------------------------------------- */
+/* ---- invariance ------------------------------------------------------------------------------ */
 
 static void same(const struct place *pl, const char *what, const float *a, const float *b, size_t n)
 {
@@ -319,7 +319,7 @@ static void test_canonical(void **state)
     golden_close(&g);
 }
 
-/* ---- finding goldens -------------------------------------------------------------------------- */
+/* ---- finding goldens ------------------------------------------------------------------------- */
 
 /* The folder's model_type; empty when unreadable. */
 static void read_type(const char *tiny, const char *name, char *out, size_t cap)

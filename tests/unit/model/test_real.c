@@ -59,7 +59,7 @@ static int32_t arg_max(const float *x, int32_t n)
     return best;
 }
 
-/* ---- tokenizer -------------------------------------------------------------------------------- */
+/* ---- tokenizer ------------------------------------------------------------------------------- */
 
 static void check_ids(const struct json *v)
 {
@@ -80,7 +80,7 @@ static void test_ids(void **state)
     check_ids(json_get(golden, "text"));
 }
 
-/* ---- greedy ----------------------------------------------------------------------------------- */
+/* ---- greedy ---------------------------------------------------------------------------------- */
 
 static void check_top8(const struct json *top, const float *logits, int32_t vocab, int prompt)
 {
@@ -156,7 +156,7 @@ static void test_greedy(void **state)
     print_message("greedy: %d of %d ids equal\n", total, PROMPTS * GREEDY);
 }
 
-/* ---- likelihood and divergence ---------------------------------------------------------------- */
+/* ---- likelihood and divergence --------------------------------------------------------------- */
 
 /* Logits of n tokens, chunk by chunk, into out[n, vocab]. */
 static void feed(struct qn_engine *e, struct qn_seq *s, const int32_t *ids, int32_t n, float *out)
@@ -242,7 +242,7 @@ static void test_divergence(void **state)
     assert_true(kl <= 1e-4 && off < 1e-3);
 }
 
-/* ---- set-up ----------------------------------------------------------------------------------- */
+/* ---- set-up ---------------------------------------------------------------------------------- */
 
 static bool find_model(void)
 {

@@ -43,7 +43,7 @@ static void step(struct qn_seq *s, const int32_t *ids, int32_t n, int32_t n_logi
 
 static int32_t ids[1024]; /* i * 7 % V */
 
-/* ---- refusals --------------------------------------------------------------------------------- */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static void test_bad_items(void **state)
 {
@@ -155,7 +155,7 @@ static void test_truncate(void **state)
     qn_seq_free(clean);
 }
 
-/* ---- opening ---------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static void test_params(void **state)
 {
