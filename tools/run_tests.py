@@ -21,6 +21,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Suites that a sanitizer build leaves out: Python tools, and what takes minutes under one.
 NOT_SANITIZED = ("tools", "kcheck", "slow")
 JOBS = str(os.cpu_count() or 2)
+# Time limits are for programs that hang; a machine busy with other work needs more than the usual.
+PATIENCE = "5"
+PYTEST = ("tests/cli", "tests/http", "tests/oracle", "tests/import")
 
 # What a C test program says about its cases: cmocka, then Python's unittest.
 CMOCKA = re.compile(r"^\[  (PASSED|FAILED|SKIPPED) +\] (\d+) test\(s\)", re.M)
@@ -31,6 +34,7 @@ class Tally:
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
         self.failures = []
+        self.times = []
 
     def add(self, passed=0, failed=0, skipped=0, name=""):
         self.passed += passed
@@ -38,6 +42,9 @@ class Tally:
         self.skipped += skipped
         if failed:
             self.failures.append(name)
+
+    def timed(self, name, seconds):
+        self.times.append((seconds, name))
 
 
 def say(text):
@@ -77,6 +84,7 @@ class Runner:
                            stderr=subprocess.STDOUT)
         ok = r.returncode == 0
         self.tally.add(passed=int(ok), failed=int(not ok), name=name)
+        self.tally.timed(name, time.monotonic() - start)
         last = r.stdout.strip().split("\n")[-1] if ok else ""
         print(f"{'ok  ' if ok else 'FAIL'} {name} ({time.monotonic() - start:.1f} s) {last}", flush=True)
         if not ok:
@@ -125,7 +133,7 @@ class Runner:
                    UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1",
                    TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")
         command = ["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs",
-                   "--num-processes", JOBS]
+                   "--num-processes", JOBS, "--timeout-multiplier", PATIENCE]
         command += ["--suite", only] if only else []
         for s in without:
             command += ["--no-suite", s]
@@ -138,6 +146,7 @@ class Runner:
             t = json.loads(line)
             passed, failed, skipped = count_cases(t.get("stdout", "") + t.get("stderr", ""), t["result"])
             self.tally.add(passed, failed, skipped, f"{title}: {t['name']}")
+            self.tally.timed(f"{title}: {t['name']}", t["duration"])
             bad += failed
         if rc and not bad:
             self.tally.add(failed=1, name=f"{title}: meson test ended with {rc}")
@@ -177,7 +186,7 @@ class Runner:
     def sanitized(self, name, sanitizer, title, only=None, without=()):
         folder = self.build / name
         # Warnings are errors in the plain builds; gcc's guesses differ under instrumentation.
-        options = [f"-Db_sanitize={sanitizer}", "-Db_lundef=false", "-Doptimization=1", "-Dwerror=false"]
+        options = [f"-Db_sanitize={sanitizer}", "-Db_lundef=false", "-Doptimization=1", "-Dc_args=-g1", "-Dwerror=false"]
         if not self.configure(folder, options, "gcc"):
             return
         targets = self.programs_of(folder, self.tests_of(folder, only, without))
@@ -202,29 +211,43 @@ class Runner:
         if self.configure(folder, [], "clang"):
             self.compile(folder)
 
-    def stage_python(self):
-        folders = [d for d in ("tests/http", "tests/cli") if list((ROOT / d).glob("test_*.py"))]
-        if not folders:
-            return
-        python = self.build / "venv" / "bin" / "python"
-        say(f"pytest: {', '.join(folders)}")
-        report = self.build / "pytest.xml"
-        report.unlink(missing_ok=True)
-        env = dict(os.environ, QUERN_BIN=str(self.build / "quern"), QUERN_BUILD=str(self.build),
-                   PYTHONDONTWRITEBYTECODE="1")
-        shared = ROOT.parent / "shared"
+    def python_env(self):
+        build, shared = self.build, ROOT.parent / "shared"
+        env = dict(os.environ, QUERN_BIN=str(build / "quern"), QUERN_BUILD=str(build),
+                   QUERN_TOK_DUMP=str(build / "tests/unit/tok/tok_dump"),
+                   QUERN_TMPL_DUMP=str(build / "tests/unit/tmpl/tmpl_dump"), PYTHONDONTWRITEBYTECODE="1")
+        env.setdefault("QUERN_TOK_SIZE", "small")
         if shared.is_dir():
             env.setdefault("QUERN_SHARED", str(shared))
-        rc = subprocess.run([str(python if python.exists() else sys.executable), "-m", "pytest", "-q",
-                             "-p", "no:cacheprovider", f"--junitxml={report}", *folders],
-                            cwd=ROOT, env=env).returncode
+        return env
+
+    def stage_python(self):
+        for folder in PYTEST:
+            if list((ROOT / folder).glob("test_*.py")):
+                self.pytest(folder)
+
+    def pytest(self, folder):
+        """One process per folder: each has a conftest of its own."""
+        say(f"pytest: {folder}")
+        python = self.build / "venv" / "bin" / "python"
+        report = self.build / "pytest.xml"
+        report.unlink(missing_ok=True)
+        # -rs: why something was skipped
+        rc = subprocess.run([str(python if python.exists() else sys.executable), "-m", "pytest", "-q", "-rs",
+                             "-p", "no:cacheprovider", f"--junitxml={report}", folder],
+                            cwd=ROOT, env=self.python_env()).returncode
         if not report.exists():
-            self.tally.add(failed=1, name=f"pytest ended with {rc} and no report")
+            self.tally.add(failed=1, name=f"{folder}: pytest ended with {rc} and no report")
             return
+        bad = 0
         for suite in ET.parse(report).getroot().iter("testsuite"):
             n = {k: int(suite.get(k, 0)) for k in ("tests", "failures", "errors", "skipped")}
             bad = n["failures"] + n["errors"]
-            self.tally.add(n["tests"] - bad - n["skipped"], bad, n["skipped"], "pytest")
+            self.tally.add(n["tests"] - bad - n["skipped"], bad, n["skipped"], folder)
+            for t in suite.iter("testcase"):
+                self.tally.timed(f"{folder}: {t.get('name')}", float(t.get("time", 0)))
+        if rc != 0 and not bad:
+            self.tally.add(failed=1, name=f"{folder}: pytest ended with {rc}")
 
 
 STAGES = ["checks", "gcc", "python", "asan", "tsan", "clang"]
@@ -245,6 +268,10 @@ def main():
     for stage in args.stage or (QUICK if args.quick else STAGES):
         getattr(runner, "stage_" + stage)()
     t = runner.tally
+    slowest = sorted(t.times, reverse=True)[:15]
+    say("the slowest")
+    for seconds, name in slowest:
+        print(f"{seconds:7.1f} s  {name}")
     print(f"\n{time.monotonic() - start:.0f} seconds")
     for name in t.failures:
         print(f"failed: {name}")

@@ -56,6 +56,11 @@ static void qact_free(struct exec *ex)
     }
 }
 
+void exec_quiesce(struct exec *ex)
+{
+    pool_quiesce(ex->pool);
+}
+
 void exec_free(struct exec *ex)
 {
     if (!ex)

@@ -59,8 +59,12 @@ struct weight_src {
 enum qn_status exec_reserve(struct exec *ex, size_t bytes, struct qn_err *err);
 /* Bytes a source takes once loaded. */
 size_t weight_bytes_loaded(const struct weight_src *s);
+/* A thread that fell behind may still read the source afterwards: exec_quiesce() before it is
+ * unmapped or freed. */
 enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct weight **out,
                            struct qn_err *err);
+/* Waits until no thread is at work on behalf of ex; not during a step. */
+void exec_quiesce(struct exec *ex);
 /* A vector as float32 (norms, biases, sinks). */
 enum qn_status weight_load_vec(struct exec *ex, const struct weight_src *s, struct weight **out,
                                struct qn_err *err);

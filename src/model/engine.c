@@ -142,6 +142,7 @@ static enum qn_status load_weights(struct qn_engine *e, const struct qn_engine_p
         e->info.bits_per_weight = t.n_param ? 8.0 * (double)t.stored_bytes / (double)t.n_param : 0;
     }
     loader_free(l);
+    exec_quiesce(e->ex); /* a late thread may still read the mapped files */
     st_free(st);
     return s;
 }

@@ -1,7 +1,7 @@
 """Fixtures of the command line's tests: the program, a private cache folder, tiny models.
 
-QUERN_BIN is the program (default: build/quern). Models come from QUERN_SHARED; without it the tests
-that need one are skipped and say so.
+QUERN_BIN is the program (default: build/quern). QUERN_SHARED has more checkpoints; a test that
+wants one is skipped without it and says so.
 """
 
 import json
@@ -15,6 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUERN = pathlib.Path(os.environ.get("QUERN_BIN", ROOT / "build" / "quern"))
 SHARED = pathlib.Path(os.environ.get("QUERN_SHARED", ROOT.parent / "shared"))
+TINY = ROOT / "tests" / "golden" / "tiny" / "llama-swa-q4"
 
 # Written like SmolLM2's: ChatML over a few tokens of a byte-level vocabulary.
 TEMPLATE = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
@@ -78,10 +79,11 @@ def write_tokenizer(folder, eos):
 @pytest.fixture
 def model(tmp_path):
     """A runnable folder: a golden's weights (vocabulary of 512) and a tokenizer made here."""
-    source = SHARED / "goldens" / "tiny" / "llama-q4"
-    if not source.is_dir():
-        pytest.skip(f"no tiny checkpoint: {source} (QUERN_SHARED)")
     folder = tmp_path / "tiny"
-    shutil.copytree(source, folder)
+    shutil.copytree(TINY, folder)
+    # A plain llama: the window is another test's business.
+    config = json.loads((folder / "config.json").read_text())
+    del config["sliding_window"], config["layer_types"]
+    (folder / "config.json").write_text(json.dumps(config))
     write_tokenizer(folder, eos=257)
     return folder

@@ -5,6 +5,7 @@
  */
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "../check.h"
 #include "exec/exec_int.h"
@@ -146,6 +147,7 @@ static void check(const char *what, const struct weight_src *s)
     struct weight *w = NULL;
     struct qn_err err;
     CHECK_OK(weight_load(ex, s, &w, &err), err);
+    exec_quiesce(ex); /* the callers free their sources */
     assert_int_equal(weight_rows(w), s->n);
     assert_int_equal(weight_bytes(w), weight_bytes_loaded(s));
     float *row = malloc((size_t)s->k * sizeof *row);
@@ -302,6 +304,44 @@ static void test_refused(void **state)
     assert_null(w);
 }
 
+/* More threads than processors: some are always late with their part. Once exec_quiesce has
+ * returned, none of them may touch the source any more. */
+static void test_source_goes_after_quiesce(void **state)
+{
+    enum {
+        N = 2048,
+        K = 512,
+        SCALES = N * K / 32 * 2,
+        BYTES = N * K / 2 + 2 * SCALES,
+        ROUNDS = 150
+    };
+    struct exec *many = make_exec(12);
+    uint8_t *gone[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        uint8_t *p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(p != MAP_FAILED);
+        struct weight_src s = {.name = "w",
+                               .format = WEIGHT_AFFINE,
+                               .n = N,
+                               .k = K,
+                               .bits = 4,
+                               .group = 32,
+                               .scale_type = SCALE_BF16,
+                               .data = p,
+                               .scales = p + N * K / 2,
+                               .biases = p + N * K / 2 + SCALES};
+        struct weight *w = NULL;
+        struct qn_err err;
+        CHECK_OK(weight_load(many, &s, &w, &err), err);
+        exec_quiesce(many);
+        gone[i] = p; /* kept without access, so that no later mapping takes its place */
+        assert_int_equal(mprotect(p, BYTES, PROT_NONE), 0);
+    }
+    exec_free(many);
+    for (int i = 0; i < ROUNDS; i++)
+        munmap(gone[i], BYTES);
+}
+
 static int set_up(void **state)
 {
     ex = make_exec(3);
@@ -318,6 +358,6 @@ int main(void)
 {
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, set_up, tear_down)
     const struct CMUnitTest tests[] = {CASE(test_affine), CASE(test_fp), CASE(test_float),
-                                       CASE(test_refused)};
+                                       CASE(test_refused), CASE(test_source_goes_after_quiesce)};
     return cmocka_run_group_tests_name("weight", tests, NULL, NULL);
 }
