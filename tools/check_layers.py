@@ -23,8 +23,9 @@ LOWER["server"] = LOWER["api"] + ["api"]
 LOWER["cli"] = LOWER["server"] + ["server"]
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+# _exit(127) is how a forked child ends when its exec failed.
 PRINTS = re.compile(
-    r"\b(v?f?printf|vdprintf|dprintf|puts|fputs|putchar|putc|fputc|perror|exit|_exit|_Exit|quick_exit|abort)\s*\("
+    r"\b(v?f?printf|vdprintf|dprintf|puts|fputs|putchar|putc|fputc|perror|exit|_exit(?!\(127\))|_Exit|quick_exit|abort)\s*\("
 )
 ISA_IF = re.compile(r"\s*#\s*(el)?if.*__(AVX|AMX|SSE|FMA|F16C)")
 TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)

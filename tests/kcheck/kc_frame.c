@@ -65,7 +65,7 @@ static void frame_init(void)
         sigaction(sigs[i], &sa, NULL);
 }
 
-/* ---- cases ------------------------------------------------------------------------------------ */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 static struct kc_fn *fn_of(struct kc *c, const char *name)
 {
@@ -188,7 +188,7 @@ bool kc_run(struct kc *c, void (*fn)(void *), void *arg)
     return true;
 }
 
-/* ---- buffers ---------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 void *kc_alloc(struct kc *c, size_t n, size_t align, enum kc_role role)
 {

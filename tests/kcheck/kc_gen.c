@@ -83,7 +83,7 @@ void kc_fill(struct kc *c, enum kc_gen g, float *x, size_t n)
     }
 }
 
-/* ---- packed weights --------------------------------------------------------------------------- */
+/* ---- packed weights -------------------------------------------------------------------------- */
 
 const char *kc_kind_name(enum pack_kind k)
 {

@@ -47,7 +47,7 @@ struct kc {
     int n_json;
 };
 
-/* ---- cases ------------------------------------------------------------------------------------ */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
 /* Starts case i of kernel fn: false when --func leaves it out. All draws of the case depend on
  * (seed, fn, i) only. Frees the buffers of the case before. */
@@ -59,7 +59,7 @@ void kc_fail(struct kc *c, const char *fmt, ...) __attribute__((format(printf, 2
  * changed the rounding or flush control, or left tiles configured. */
 bool kc_run(struct kc *c, void (*fn)(void *), void *arg);
 
-/* ---- buffers ---------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 enum kc_role { KC_IN, KC_OUT };
 /* n bytes, aligned to `align`, as near to a guard page as that allows. KC_OUT: poisoned. */
@@ -70,7 +70,7 @@ bool kc_same_bytes(struct kc *c, const char *what, const void *got, const void *
 /* |got - want| <= bound, both NaN, or the same infinity; keeps the largest share. */
 bool kc_near(struct kc *c, const char *what, double got, double want, double bound);
 
-/* ---- draws ------------------------------------------------------------------------------------ */
+/* ---- draws ----------------------------------------------------------------------------------- */
 
 uint64_t kc_u64(struct kc *c);
 int32_t kc_int(struct kc *c, int32_t lo, int32_t hi); /* [lo, hi] */
@@ -92,7 +92,7 @@ void kc_fill(struct kc *c, enum kc_gen g, float *x, size_t n);
 /* A case's generator: the first GEN_N cases walk through them, later ones draw. */
 enum kc_gen kc_gen_of(struct kc *c, uint32_t i);
 
-/* ---- packed weights made here, from the layout's description ---------------------------------- */
+/* ---- packed weights made here, from the layout's description --------------------------------- */
 
 struct kc_weight {
     struct packed w;
@@ -106,7 +106,7 @@ void kc_weight_f(struct kc *c, struct kc_weight *t, enum kc_gen gen);
 const char *kc_kind_name(enum pack_kind k);
 const char *kc_scale_name(enum scale_type t);
 
-/* ---- families --------------------------------------------------------------------------------- */
+/* ---- families -------------------------------------------------------------------------------- */
 
 void kc_gemm(struct kc *c);  /* quantize, pack_row_f32, gemm_q */
 void kc_float(struct kc *c); /* gemm_f */

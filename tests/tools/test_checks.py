@@ -51,6 +51,9 @@ class Layers(unittest.TestCase):
             self.check({"src/sched/a.c": f"/* a */\nvoid f(void) {{ {call}; }}\n"}, "below src/cli")
         rc, _ = self.breaches({"src/sched/a.c": "/* a */\nint n = snprintf(b, 1, x);\n"})
         self.assertEqual(rc, 0)
+        rc, _ = self.breaches({"src/sched/a.c": "/* a */\nvoid f(void) { execv(p, v); _exit(127); }\n"})
+        self.assertEqual(rc, 0)
+        self.check({"src/sched/a.c": "/* a */\nvoid f(void) { _exit(1); }\n"}, "below src/cli")
 
     def test_isa_and_shape(self):
         self.check({"src/exec/a.c": "/* a */\n#ifdef __AVX2__\n"}, "not an #if")

@@ -29,9 +29,11 @@ enum {
 };
 
 /* GCC 12's tile intrinsics do not tell the compiler what memory they read, so these do. */
+/* clang-format off */
 #define TILE_LOAD(tile, p, stride)                                                                 \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(p), "r"((size_t)(stride)) : "memor"  \
-                                                                                          "y")
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile                                            \
+                     ::"r"(p), "r"((size_t)(stride)) : "memory")
+/* clang-format on */
 #define TILE_STORE(tile, p)                                                                        \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(p), "r"((size_t)64) : "memory")
 #define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
@@ -80,7 +82,7 @@ static void configure(int32_t tile_k)
     __asm__ volatile("ldtilecfg %0" ::"m"(c));
 }
 
-/* ---- activations into digits ------------------------------------------------------------------ */
+/* ---- activations into digits ----------------------------------------------------------------- */
 
 /* Where the inputs of 8 go: position i of a tile row holds input order[i]. */
 INLINE __m128i order8(enum pack_kind kind)
@@ -143,7 +145,7 @@ static void pack_strip(const struct chunk *c, int strip)
     }
 }
 
-/* ---- weights ---------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 INLINE __m512 scale16(const uint8_t *p, enum scale_type t)
 {
@@ -177,7 +179,7 @@ static void unpack(const struct chunk *c, int32_t b)
     }
 }
 
-/* ---- one strip times one block ---------------------------------------------------------------- */
+/* ---- one strip times one block --------------------------------------------------------------- */
 
 struct strip {
     const int8_t *hi, *lo;

@@ -19,7 +19,8 @@ float ref_e8m0(uint8_t b);     /* 2^(b-127); 255 = NaN */
 uint16_t ref_to_f16(float f);  /* round to nearest even */
 uint16_t ref_to_bf16(float f); /* round to nearest even */
 
-/* dst[m*ldd + i] = (W x_m)[row0 + i], double sums over exactly dequantized rows. wrow: [k] scratch. */
+/* dst[m*ldd + i] = (W x_m)[row0 + i], double sums over exactly dequantized rows.
+ * wrow: [k] scratch. */
 struct ref_rows {
     const float *x;
     size_t ldx;

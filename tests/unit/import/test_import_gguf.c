@@ -1,6 +1,6 @@
 /*
- * test_import_gguf.c - whole conversions of a one-layer model: what is written, what is refused, and
- * that failure at any write leaves nothing behind.
+ * test_import_gguf.c - whole conversions of a one-layer model: what is written, what is refused,
+ * and that failure at any write leaves nothing behind.
  */
 #include <setjmp.h>
 #include <stddef.h>

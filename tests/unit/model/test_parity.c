@@ -4,7 +4,7 @@
  *               the first step whose margin is under 2e-3
  *   canonical   mean difference, 90th percentile and top-1 agreement no worse than a bf16 engine
  *               with float32 sums, and no worse than it was measured here; then bit for bit the
- *               same for other chunk sizes, strangers in the step, thread counts and instruction sets
+ *               same for other chunk sizes, strangers in the step, thread counts, instruction sets
  * Goldens: those kept in this project (GOLDEN_DIR) and those under QUERN_SHARED; QUERN_GOLDENS=tree
  * leaves the latter out.
  */

@@ -1,6 +1,6 @@
 /*
- * test_tmpl.c - what the goldens cannot say: the limits and their messages, lines in messages, where
- * this engine differs from Python on purpose, and that a template can be rendered again.
+ * test_tmpl.c - what the goldens cannot say: the limits and their messages, lines in messages,
+ * where this engine differs from Python on purpose, and that a template can be rendered again.
  */
 #include "../check.h"
 
@@ -199,7 +199,7 @@ static void test_raise(void **state)
     buf_free(&out);
 }
 
-/* A compiled template keeps nothing from one rendering to the next; text goes after what is there. */
+/* A compiled template keeps nothing from one rendering to the next; text goes after the old. */
 static void test_again(void **state)
 {
     struct tmpl *t = NULL;

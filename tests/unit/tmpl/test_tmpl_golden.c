@@ -1,7 +1,7 @@
 /*
- * test_tmpl_golden.c - every line of tests/golden/tmpl renders as Python's jinja2 under transformers'
- * settings did (tests/oracle/tmpl_golden.py made them). Where Python failed, this must fail too, and
- * with the same message when the template raised it itself.
+ * test_tmpl_golden.c - every line of tests/golden/tmpl renders as Python's jinja2 under
+ * transformers' settings did (tests/oracle/tmpl_golden.py made them). Where Python failed, this
+ * must fail too, and with the same message when the template raised it itself.
  */
 #include "../check.h"
 
