@@ -42,6 +42,14 @@ INLINE __m256i codes(__m256i word, enum pack_kind kind, int j)
     return _mm256_and_si256(_mm256_srli_epi32(word, 8 * j), _mm256_set1_epi32(0x00FF00FF));
 }
 
+/* acc += a*b in pairs. The empty asm keeps the sum in its register: gcc 12 otherwise rotates the
+ * accumulators through copies, and the loop is limited by the number of instructions. */
+INLINE void madd(__m256i *acc, __m256i a, __m256i b)
+{
+    *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(a, b));
+    __asm__("" : "+x"(*acc));
+}
+
 INLINE __m256i pair(const int16_t *a)
 {
     int32_t v;
@@ -106,8 +114,8 @@ INLINE void block_few(const struct few *f, const uint8_t *p, int32_t n_out, enum
                 __m256i cl = codes(lo, kind, j), ch = codes(hi, kind, j);
                 for (int m = 0; m < nm; m++) {
                     __m256i v = pair(a + (size_t)m * (size_t)w->k + k + 2 * j);
-                    acc[2 * m] = _mm256_add_epi32(acc[2 * m], _mm256_madd_epi16(cl, v));
-                    acc[2 * m + 1] = _mm256_add_epi32(acc[2 * m + 1], _mm256_madd_epi16(ch, v));
+                    madd(&acc[2 * m], cl, v);
+                    madd(&acc[2 * m + 1], ch, v);
                 }
             }
         }
@@ -204,49 +212,85 @@ struct sweep {
     int32_t n_group; /* groups in this chunk */
 };
 
-INLINE void sweep_tile(const struct sweep *s, int32_t m0, int nm)
+INLINE void panel_pair(__m256i *acc, const __m256i *c, const int16_t *a, size_t k, int nm)
 {
-    const size_t k = (size_t)s->w->k, ng = (size_t)(s->w->k / s->w->group);
+    __m256i lo = _mm256_load_si256(c), hi = _mm256_load_si256(c + 1);
+    for (int m = 0; m < nm; m++) {
+        __m256i v = pair(a + (size_t)m * k);
+        madd(&acc[2 * m], lo, v);
+        madd(&acc[2 * m + 1], hi, v);
+    }
+}
+
+/* Eight pairs at a time, spelled out: gcc does not unroll this loop by itself, and a short loop per
+ * group costs a mispredicted branch each. */
+INLINE void group_pairs(__m256i *acc, const __m256i *c, const int16_t *a, size_t k, int32_t group,
+                        int nm)
+{
+    for (int32_t i = 0; i < group / 2; i += 8, c += 16, a += 16) {
+        panel_pair(acc, c, a, k, nm);
+        panel_pair(acc, c + 2, a + 2, k, nm);
+        panel_pair(acc, c + 4, a + 4, k, nm);
+        panel_pair(acc, c + 6, a + 6, k, nm);
+        panel_pair(acc, c + 8, a + 8, k, nm);
+        panel_pair(acc, c + 10, a + 10, k, nm);
+        panel_pair(acc, c + 12, a + 12, k, nm);
+        panel_pair(acc, c + 14, a + 14, k, nm);
+    }
+}
+
+INLINE void sweep_tile(const struct sweep *s, int32_t m0, int32_t group, int nm)
+{
+    const size_t k = (size_t)s->w->k, ng = k / (size_t)group;
     const int16_t *a = s->a + (size_t)m0 * k;
+    const float *as = s->as + (size_t)m0 * ng, *asum = s->asum + (size_t)m0 * ng;
     const __m256i *c = (const __m256i *)s->t->codes;
-    float *y = s->y + (size_t)m0 * s->ldy;
-    for (int32_t g = 0; g < s->n_group; g++) {
+    __m256 y[2 * TILE_M];
+    for (int i = 0; i < 2 * nm; i++)
+        y[i] = _mm256_loadu_ps(s->y + (size_t)(m0 + i / 2) * s->ldy + 8 * (i % 2));
+    for (int32_t g = 0; g < s->n_group; g++, a += group, c += group) {
         __m256i acc[2 * TILE_M];
         for (int i = 0; i < 2 * nm; i++)
             acc[i] = _mm256_setzero_si256();
-        for (int32_t i = 0; i < s->w->group; i += 2, a += 2, c += 2) {
-            __m256i lo = _mm256_load_si256(c), hi = _mm256_load_si256(c + 1);
-            for (int m = 0; m < nm; m++) {
-                __m256i v = pair(a + (size_t)m * k);
-                acc[2 * m] = _mm256_add_epi32(acc[2 * m], _mm256_madd_epi16(lo, v));
-                acc[2 * m + 1] = _mm256_add_epi32(acc[2 * m + 1], _mm256_madd_epi16(hi, v));
-            }
-        }
-        for (int m = 0; m < nm; m++) {
-            float as = s->as[(size_t)(m0 + m) * ng + (size_t)g];
-            float asum = s->asum[(size_t)(m0 + m) * ng + (size_t)g];
-            float *ym = y + (size_t)m * s->ldy;
-            for (int half = 0; half < 2; half++) {
-                __m256 sc = _mm256_load_ps(s->t->scale + 16 * g + 8 * half);
-                __m256 bi = _mm256_load_ps(s->t->bias + 16 * g + 8 * half);
-                __m256 v = _mm256_loadu_ps(ym + 8 * half);
-                _mm256_storeu_ps(ym + 8 * half, drain(v, acc[2 * m + half], sc, bi, as, asum));
-            }
+        group_pairs(acc, c, a, k, group, nm);
+        for (int half = 0; half < 2; half++) {
+            __m256 sc = _mm256_load_ps(s->t->scale + 16 * g + 8 * half);
+            __m256 bi = _mm256_load_ps(s->t->bias + 16 * g + 8 * half);
+            for (int m = 0; m < nm; m++)
+                y[2 * m + half] =
+                    drain(y[2 * m + half], acc[2 * m + half], sc, bi,
+                          as[(size_t)m * ng + (size_t)g], asum[(size_t)m * ng + (size_t)g]);
         }
     }
+    for (int i = 0; i < 2 * nm; i++)
+        _mm256_storeu_ps(s->y + (size_t)(m0 + i / 2) * s->ldy + 8 * (i % 2), y[i]);
+}
+
+INLINE void sweep_rows(const struct sweep *s, int32_t nm, int32_t group)
+{
+    int32_t m = 0;
+    for (; nm - m >= TILE_M; m += TILE_M)
+        sweep_tile(s, m, group, TILE_M);
+    for (; m < nm; m++)
+        sweep_tile(s, m, group, 1);
 }
 
 static void sweep(const struct sweep *s, int32_t nm)
 {
-    int32_t m = 0;
-    for (; nm - m >= TILE_M; m += TILE_M)
-        sweep_tile(s, m, TILE_M);
-    if (nm - m == 3)
-        sweep_tile(s, m, 3);
-    else if (nm - m == 2)
-        sweep_tile(s, m, 2);
-    else if (nm - m == 1)
-        sweep_tile(s, m, 1);
+    switch (s->w->group) {
+    case 16:
+        sweep_rows(s, nm, 16);
+        break;
+    case 32:
+        sweep_rows(s, nm, 32);
+        break;
+    case 64:
+        sweep_rows(s, nm, 64);
+        break;
+    default:
+        sweep_rows(s, nm, 128);
+        break;
+    }
 }
 
 /* A ragged last block runs through a temporary of 16 columns, MANY rows at a time. */
