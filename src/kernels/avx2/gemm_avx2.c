@@ -80,7 +80,7 @@ INLINE void store16(float *dst, __m256 lo, __m256 hi, int32_t n)
 
 /* ---- few rows -------------------------------------------------------------------------------- */
 
-struct few {
+struct rows_at { /* where a run of rows starts */
     const struct packed *w;
     const struct qact *x;
     int32_t m0;
@@ -88,7 +88,7 @@ struct few {
     size_t ldd;
 };
 
-INLINE void block_few(const struct few *f, const uint8_t *p, int32_t n_out, enum pack_kind kind,
+INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, enum pack_kind kind,
                       enum scale_type st, int nm)
 {
     const struct packed *w = f->w;
@@ -131,17 +131,17 @@ INLINE void block_few(const struct few *f, const uint8_t *p, int32_t n_out, enum
         store16(f->dst + (size_t)m * f->ldd, y[2 * m], y[2 * m + 1], n_out);
 }
 
-INLINE void blocks_few(const struct few *f, int32_t b0, int32_t b1, enum pack_kind kind,
+INLINE void blocks_few(const struct rows_at *f, int32_t b0, int32_t b1, enum pack_kind kind,
                        enum scale_type st, int nm)
 {
-    struct few at = *f;
+    struct rows_at at = *f;
     for (int32_t b = b0; b < b1; b++, at.dst += PACK_ROWS)
         block_few(&at, f->w->p + (size_t)b * f->w->block_bytes, f->w->n - b * PACK_ROWS, kind, st,
                   nm);
 }
 
 #define FEW_FN(name, kind, st, nm)                                                                 \
-    static void name(const struct few *f, int32_t b0, int32_t b1)                                  \
+    static void name(const struct rows_at *f, int32_t b0, int32_t b1)                              \
     {                                                                                              \
         blocks_few(f, b0, b1, kind, st, nm);                                                       \
     }
@@ -161,7 +161,7 @@ FEW_ROWS(PACK_U8, SCALE_F32)
     {                                                                                              \
         few_##kind##_##st##_1, few_##kind##_##st##_2, few_##kind##_##st##_3, few_##kind##_##st##_4 \
     }
-typedef void few_fn(const struct few *f, int32_t b0, int32_t b1);
+typedef void few_fn(const struct rows_at *f, int32_t b0, int32_t b1);
 static few_fn *const few_table[2][3][FEW] = {
     {FEW_ROW(PACK_U4, SCALE_F16), FEW_ROW(PACK_U4, SCALE_BF16), FEW_ROW(PACK_U4, SCALE_F32)},
     {FEW_ROW(PACK_U8, SCALE_F16), FEW_ROW(PACK_U8, SCALE_BF16), FEW_ROW(PACK_U8, SCALE_F32)},
@@ -207,8 +207,9 @@ struct sweep {
     const struct panel *t;
     const int16_t *a;       /* first row, input k0 */
     const float *as, *asum; /* first row, group k0/group */
-    float *y;               /* [rows][16] running outputs, stride ldy */
-    size_t ldy;
+    const float *in;        /* [rows][16] sums of the inputs before k0; NULL = none yet */
+    float *out;             /* [rows][16], row stride ldo */
+    size_t ldo;
     int32_t n_group; /* groups in this chunk */
 };
 
@@ -247,7 +248,7 @@ INLINE void sweep_tile(const struct sweep *s, int32_t m0, int32_t group, int nm)
     const __m256i *c = (const __m256i *)s->t->codes;
     __m256 y[2 * TILE_M];
     for (int i = 0; i < 2 * nm; i++)
-        y[i] = _mm256_loadu_ps(s->y + (size_t)(m0 + i / 2) * s->ldy + 8 * (i % 2));
+        y[i] = s->in ? _mm256_load_ps(s->in + (size_t)m0 * PACK_ROWS + 8 * i) : _mm256_setzero_ps();
     for (int32_t g = 0; g < s->n_group; g++, a += group, c += group) {
         __m256i acc[2 * TILE_M];
         for (int i = 0; i < 2 * nm; i++)
@@ -263,7 +264,7 @@ INLINE void sweep_tile(const struct sweep *s, int32_t m0, int32_t group, int nm)
         }
     }
     for (int i = 0; i < 2 * nm; i++)
-        _mm256_storeu_ps(s->y + (size_t)(m0 + i / 2) * s->ldy + 8 * (i % 2), y[i]);
+        _mm256_storeu_ps(s->out + (size_t)(m0 + i / 2) * s->ldo + 8 * (i % 2), y[i]);
 }
 
 INLINE void sweep_rows(const struct sweep *s, int32_t nm, int32_t group)
@@ -293,20 +294,24 @@ static void sweep(const struct sweep *s, int32_t nm)
     }
 }
 
-/* A ragged last block runs through a temporary of 16 columns, MANY rows at a time. */
+/* Rows swept together: their running sums lie in scratch, [MANY][16], not in dst, whose rows are far
+ * apart (one page each); only the last inputs write there. */
 enum { MANY = 128 };
+_Static_assert(K_CHUNK * 32 + 2 * K_CHUNK * 4 + MANY * PACK_ROWS * 4 <= GEMM_SCRATCH, "scratch");
 
-static void block_many(const struct packed *w, int32_t b, const struct qact *x, int32_t m0,
-                       int32_t nm, float *y, size_t ldy, void *scratch)
+static void block_many(const struct packed *w, int32_t b, const struct rows_at *f, int32_t nm,
+                       void *scratch)
 {
     const size_t ng = (size_t)(w->k / w->group);
+    const struct qact *x = f->x;
+    int32_t n_out = w->n - b * PACK_ROWS;
     struct panel t = {.codes = scratch};
     t.scale = (float *)((char *)scratch + K_CHUNK * 32);
     t.bias = t.scale + K_CHUNK;
-    for (int32_t m = 0; m < nm; m++)
-        memset(y + (size_t)m * ldy, 0, PACK_ROWS * sizeof *y);
+    float *y = t.bias + K_CHUNK;
     for (int32_t k0 = 0; k0 < w->k; k0 += K_CHUNK) {
         int32_t kn = w->k - k0 < K_CHUNK ? w->k - k0 : K_CHUNK;
+        bool last = k0 + kn == w->k && n_out >= PACK_ROWS;
         const uint8_t *p = w->p + (size_t)b * w->block_bytes;
         if (w->kind == PACK_U4)
             unpack(&t, w, p, k0, kn, PACK_U4);
@@ -315,47 +320,33 @@ static void block_many(const struct packed *w, int32_t b, const struct qact *x, 
         struct sweep s = {
             .w = w,
             .t = &t,
-            .a = x->a + (size_t)m0 * (size_t)w->k + (size_t)k0,
-            .as = x->scale + (size_t)m0 * ng + (size_t)(k0 / w->group),
-            .asum = x->sum + (size_t)m0 * ng + (size_t)(k0 / w->group),
-            .y = y,
-            .ldy = ldy,
+            .a = x->a + (size_t)f->m0 * (size_t)w->k + (size_t)k0,
+            .as = x->scale + (size_t)f->m0 * ng + (size_t)(k0 / w->group),
+            .asum = x->sum + (size_t)f->m0 * ng + (size_t)(k0 / w->group),
+            .in = k0 ? y : NULL,
+            .out = last ? f->dst : y,
+            .ldo = last ? f->ldd : PACK_ROWS,
             .n_group = kn / w->group,
         };
         sweep(&s, nm);
     }
+    for (int32_t m = 0; n_out < PACK_ROWS && m < nm; m++)
+        memcpy(f->dst + (size_t)m * f->ldd, y + (size_t)m * PACK_ROWS, (size_t)n_out * sizeof *y);
 }
-
-static void block_ragged(const struct packed *w, int32_t b, const struct qact *x, int32_t m0,
-                         int32_t nm, float *dst, size_t ldd, void *scratch)
-{
-    float *y = (float *)((char *)scratch + K_CHUNK * 32 + 2 * K_CHUNK * sizeof(float));
-    size_t n = (size_t)(w->n - b * PACK_ROWS) * sizeof *y;
-    for (int32_t m = 0; m < nm; m += MANY) {
-        int32_t part = nm - m < MANY ? nm - m : MANY;
-        block_many(w, b, x, m0 + m, part, y, PACK_ROWS, scratch);
-        for (int32_t i = 0; i < part; i++)
-            memcpy(dst + (size_t)(m + i) * ldd, y + (size_t)i * PACK_ROWS, n);
-    }
-}
-
-_Static_assert(K_CHUNK * 32 + 2 * K_CHUNK * 4 + MANY * PACK_ROWS * 4 <= GEMM_SCRATCH, "scratch");
 
 void gemm_q__avx2(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x, int32_t m0,
                   int32_t nm, float *dst, size_t ldd, void *scratch)
 {
-    if (nm > 2 * FEW) {
-        for (int32_t b = b0; b < b1; b++, dst += PACK_ROWS) {
-            if (w->n - b * PACK_ROWS >= PACK_ROWS)
-                block_many(w, b, x, m0, nm, dst, ldd, scratch);
-            else
-                block_ragged(w, b, x, m0, nm, dst, ldd, scratch);
-        }
-        return;
+    for (int32_t m = 0; nm > 2 * FEW && m < nm; m += MANY) {
+        struct rows_at f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
+        for (int32_t b = b0; b < b1; b++, f.dst += PACK_ROWS)
+            block_many(w, b, &f, nm - m < MANY ? nm - m : MANY, scratch);
     }
+    if (nm > 2 * FEW)
+        return;
     for (int32_t m = 0; m < nm; m += FEW) {
         int32_t part = nm - m < FEW ? nm - m : FEW;
-        struct few f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
+        struct rows_at f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
         few_table[w->kind == PACK_U8][w->scale][part - 1](&f, b0, b1);
     }
 }

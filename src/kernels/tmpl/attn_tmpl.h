@@ -117,7 +117,7 @@ static void block_softmax(struct attn_state *a, int i, int32_t lo, int32_t hi, i
     vf low = vf_set1(-3.0e38f), m = low;
     for (int32_t g = lo / 16; g * 16 < hi; g++)
         m = vf_max(m, mask_lanes(vf_load(s + g * 16), g * 16, lo, hi, low));
-    a->mb[i] = vec_max(m);
+    a->mb[i] = vf_hmax(m);
     vf mb = vf_set1(a->mb[i]), sum = vf_set1(0), zero = vf_set1(0);
     for (int32_t g = 0; g < n_group; g++) {
         vf p = zero;
@@ -126,7 +126,7 @@ static void block_softmax(struct attn_state *a, int i, int32_t lo, int32_t hi, i
         sum = vf_add(sum, p);
         vf_store(s + g * 16, p);
     }
-    a->lb[i] = vec_sum(sum);
+    a->lb[i] = vf_sum(sum);
 }
 
 /* ---- outputs: NQ queries, ND groups of 16 dims, lanes = dims ----------------------------------

@@ -1,29 +1,8 @@
 /*
  * ops_tmpl.h - element-wise kernels, norms and the activation quantizer, written once over the
  * 16-lane vectors of vec_*.h and compiled for each instruction set. Every reduction has one order:
- * 16 partial results over ascending indices, then the tree of vec_sum.
+ * 16 partial results over ascending indices, then the tree of vf_sum.
  */
-
-/* Tree over 16 lanes: i+8, i+4, i+2, i+1. */
-static inline float vec_sum(vf a)
-{
-    float t[16];
-    vf_store(t, a);
-    for (int step = 8; step; step /= 2)
-        for (int i = 0; i < step; i++)
-            t[i] += t[i + step];
-    return t[0];
-}
-
-static inline float vec_max(vf a)
-{
-    float t[16];
-    vf_store(t, a);
-    for (int step = 8; step; step /= 2)
-        for (int i = 0; i < step; i++)
-            t[i] = t[i] > t[i + step] ? t[i] : t[i + step];
-    return t[0];
-}
 
 /* e^x by 2^n * P(r), x = n ln2 + r, |r| <= ln2/2, P the Taylor polynomial of degree 7 (error under
  * 5e-9 relative). x is clamped to [-87.3, 88]; NaN stays NaN. */
@@ -49,21 +28,35 @@ static inline int vec_left(int32_t i, int32_t n)
     return n - i < 16 ? n - i : 16;
 }
 
+/* Masked loads and stores only at the end of a row: they are slow on some processors. */
+static inline vf vec_get(const float *p, int left)
+{
+    return left == 16 ? vf_load(p) : vf_loadn(p, left);
+}
+
+static inline void vec_put(float *p, vf v, int left)
+{
+    if (left == 16)
+        vf_store(p, v);
+    else
+        vf_storen(p, v, left);
+}
+
 static void tmpl_rmsnorm(float *y, const float *x, const float *w, float add, float eps, int32_t n)
 {
     vf ss = vf_set1(0);
     for (int32_t i = 0; i < n; i += 16) {
-        vf v = vf_loadn(x + i, vec_left(i, n));
+        vf v = vec_get(x + i, vec_left(i, n));
         ss = vf_fma(v, v, ss);
     }
-    float mean = vec_sum(ss) / (float)n;
+    float mean = vf_sum(ss) / (float)n;
     vf r = vf_div(vf_set1(1.0f), vf_set1(sqrtf(mean + eps)));
     for (int32_t i = 0; i < n; i += 16) {
         int left = vec_left(i, n);
-        vf v = vf_mul(vf_loadn(x + i, left), r);
+        vf v = vf_mul(vec_get(x + i, left), r);
         if (w)
-            v = vf_mul(v, vf_add(vf_loadn(w + i, left), vf_set1(add)));
-        vf_storen(y + i, v, left);
+            v = vf_mul(v, vf_add(vec_get(w + i, left), vf_set1(add)));
+        vec_put(y + i, v, left);
     }
 }
 
@@ -72,10 +65,10 @@ static void tmpl_swiglu(float *y, const float *g, const float *u, int32_t n)
     vf one = vf_set1(1.0f);
     for (int32_t i = 0; i < n; i += 16) {
         int left = vec_left(i, n);
-        vf v = vf_loadn(g + i, left);
+        vf v = vec_get(g + i, left);
         vf e = vec_exp(vf_sub(vf_set1(0), v));
         v = vf_div(v, vf_add(one, e));
-        vf_storen(y + i, vf_mul(v, vf_loadn(u + i, left)), left);
+        vec_put(y + i, vf_mul(v, vec_get(u + i, left)), left);
     }
 }
 
@@ -83,7 +76,7 @@ static void tmpl_add(float *y, const float *a, const float *b, int32_t n)
 {
     for (int32_t i = 0; i < n; i += 16) {
         int left = vec_left(i, n);
-        vf_storen(y + i, vf_add(vf_loadn(a + i, left), vf_loadn(b + i, left)), left);
+        vec_put(y + i, vf_add(vec_get(a + i, left), vec_get(b + i, left)), left);
     }
 }
 
@@ -91,10 +84,10 @@ static void rope_halves(float *y, const float *x, int32_t half, const float *c, 
 {
     for (int32_t i = 0; i < half; i += 16) {
         int left = vec_left(i, half);
-        vf x1 = vf_loadn(x + i, left), x2 = vf_loadn(x + half + i, left);
-        vf co = vf_loadn(c + i, left), si = vf_loadn(s + i, left);
-        vf_storen(y + i, vf_sub(vf_mul(x1, co), vf_mul(x2, si)), left);
-        vf_storen(y + half + i, vf_add(vf_mul(x1, si), vf_mul(x2, co)), left);
+        vf x1 = vec_get(x + i, left), x2 = vec_get(x + half + i, left);
+        vf co = vec_get(c + i, left), si = vec_get(s + i, left);
+        vec_put(y + i, vf_sub(vf_mul(x1, co), vf_mul(x2, si)), left);
+        vec_put(y + half + i, vf_add(vf_mul(x1, si), vf_mul(x2, co)), left);
     }
 }
 
@@ -128,7 +121,7 @@ static void tmpl_quantize(const float *x, const struct qact *q, int32_t row)
             m = vf_max(vf_abs(v), m);
             bad = vf_fma(v, vf_set1(0), bad);
         }
-        float amax = vec_max(m), poison = vec_sum(bad);
+        float amax = vf_hmax(m), poison = vf_sum(bad);
         bool zero = amax < 1e-30f || poison != 0; /* poison: NaN when any input is not finite */
         vf inv = vf_set1(zero ? 0.0f : 32512.0f / amax);
         vf total = vf_set1(0);
@@ -138,7 +131,7 @@ static void tmpl_quantize(const float *x, const struct qact *q, int32_t row)
             vf_store_i16(a + i, v);
         }
         scale[g] = poison != 0 ? poison : zero ? 0.0f : amax / 32512.0f;
-        sum[g] = vec_sum(total) * scale[g];
+        sum[g] = vf_sum(total) * scale[g];
     }
 }
 

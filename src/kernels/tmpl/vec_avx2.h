@@ -152,5 +152,21 @@ static inline void vf_store_i16(int16_t *p, vf x)
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(w, 0xD8));
 }
 
+static inline float vf_sum(vf x)
+{
+    __m256 t = _mm256_add_ps(x.a, x.b);
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+
+static inline float vf_hmax(vf x)
+{
+    __m256 t = _mm256_max_ps(x.a, x.b);
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
+}
+
 #undef VF2
 #endif

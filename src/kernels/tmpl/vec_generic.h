@@ -191,5 +191,22 @@ static inline void vf_store_i16(int16_t *p, vf a)
     VEC_EACH p[i_] = (int16_t)a.v[i_];
 }
 
+/* Tree over the lanes: i+8, then i+4, i+2, i+1. */
+static inline float vf_sum(vf a)
+{
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++)
+            a.v[i] += a.v[i + step];
+    return a.v[0];
+}
+
+static inline float vf_hmax(vf a)
+{
+    for (int step = 8; step; step /= 2)
+        for (int i = 0; i < step; i++)
+            a.v[i] = a.v[i] > a.v[i + step] ? a.v[i] : a.v[i + step];
+    return a.v[0];
+}
+
 #undef VEC_EACH
 #endif
