@@ -96,7 +96,7 @@ void exec_free(struct exec *ex)
 enum qn_status exec_reserve(struct exec *ex, size_t bytes, struct qn_err *err)
 {
     QN_ASSERT(!ex->region);
-    ex->region = mem_alloc(bytes);
+    ex->region = mem_alloc_huge(bytes);
     if (!ex->region)
         QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory: the model's matrices need %zu bytes",
                 bytes);

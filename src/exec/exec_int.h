@@ -104,8 +104,9 @@ struct exec_ops {
 };
 extern const struct exec_ops exec_cpu_ops;
 
-/* memory.c: zeroed, 64-byte aligned (2 MiB and huge pages when large); NULL = out of memory. */
+/* memory.c: zeroed, page aligned; NULL = out of memory. Freed with mem_free. */
 void *mem_alloc(size_t n);
+void *mem_alloc_huge(size_t n); /* weights */
 void mem_free(void *p, size_t n);
 
 /* step.c */

@@ -1,6 +1,7 @@
 /*
  * memory.c - large aligned memory for weights, activations and KV pages: fresh zero pages from the
- * system, with transparent huge pages asked for where they help (fewer TLB misses while streaming).
+ * system. Huge pages (fewer TLB misses while streaming) are asked for only where all of the memory is
+ * used: elsewhere they would make a few touched rows cost 2 MiB.
  */
 #include <sys/mman.h>
 #include <stdlib.h>
@@ -8,9 +9,7 @@
 
 #include "exec/exec_int.h"
 
-enum { HUGE = 2 << 20 };
-
-void *mem_alloc(size_t n)
+static void *map(size_t n)
 {
     if (n == 0)
         n = 64;
@@ -18,7 +17,18 @@ void *mem_alloc(size_t n)
         mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return NULL;
-    if (n >= HUGE)
+    return p;
+}
+
+void *mem_alloc(size_t n)
+{
+    return map(n);
+}
+
+void *mem_alloc_huge(size_t n)
+{
+    void *p = map(n);
+    if (p)
         madvise(p, n, MADV_HUGEPAGE);
     return p;
 }

@@ -186,6 +186,8 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     QN_TRY(find_family(e, err));
     QN_TRY(m->family->config(m, e->cfg, err));
     QN_TRY(choose_context(e, p, err));
+    if (!p->weights_only) /* before the weights: what it needs for a moment does not add to them */
+        QN_TRY(open_text(e, p->model_dir, err));
     QN_TRY(open_exec(e, p, err));
     QN_TRY(kv_setup(e->ex, m->kv, m->n_layer, err));
     QN_TRY(load_weights(e, p, err));
@@ -195,8 +197,6 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     e->info.n_layer = m->n_layer;
     e->info.n_embd = m->n_embd;
     e->info.kv_token_bytes = (int64_t)kv_token_bytes(e->ex);
-    if (!p->weights_only)
-        QN_TRY(open_text(e, p->model_dir, err));
     return collect_eos(e, p->model_dir, err);
 }
 

@@ -136,6 +136,8 @@ static bool open_cached(const char *path, const uint64_t key[2], struct tok **ou
         t->base = t->map.p;
         t->size = t->map.n;
         if (tok_image_open(t, key, &err) == QN_OK) {
+            /* checking its sum has read all of it; most pages are not needed again soon */
+            file_map_drop(&t->map, 0, t->map.n);
             *out = t;
             return true;
         }
