@@ -184,9 +184,9 @@ void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const 
     ex->ops->attn(ex, dst, q, a);
 }
 
-void op_swiglu(struct exec *ex, struct tensor *dst, const struct tensor *gu)
+void op_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act)
 {
-    ex->ops->swiglu(ex, dst, gu);
+    ex->ops->glu(ex, dst, gu, act);
 }
 
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src)

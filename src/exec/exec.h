@@ -90,6 +90,8 @@ enum qn_status rope_create(struct exec *ex, const double *inv_freq, int32_t dims
 
 struct kv_layer {
     int32_t n_head, dk, dv;
+    int32_t
+        window; /* 0 = every token stays in sight; else only this many, so that older ones may go */
 };
 /* States the model's layers, once, before the first sequence. */
 enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,
@@ -135,23 +137,31 @@ struct linear {
 enum { LINEAR_MAX = 4 };
 void op_linear(struct exec *ex, const struct linear *parts, int32_t n, const struct tensor *x);
 
-/* Query heads [H,D], key heads [K,D], value heads [K,Dv] lie behind each other in qkv. Rotates q
- * into q_out, rotates k and appends k and v to the step's sequences. rope NULL = no rotation. */
+/* Query heads [H,D], key heads [K,D], value heads [K,Dv] lie behind each other in qkv. Each query
+ * and key head is normed when the model does so, rms(head, eps) * (norm + norm_add), then rotated;
+ * q goes into q_out, k and v are appended to the step's sequences. rope NULL = no rotation. */
 struct attn_op {
     int32_t layer;
     int32_t n_head, n_kv, dk, dv;
     int32_t window; /* 0 = full */
     float scale;
     const struct rope *rope;
-    const struct weight *sinks; /* NULL = none */
+    const struct weight *sinks;           /* NULL = none */
+    const struct weight *q_norm, *k_norm; /* [dk]; NULL = none */
+    float norm_add, norm_eps;
 };
 void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                     const struct attn_op *a);
 /* dst[rows, H*Dv] = attention of the rotated queries over the step's sequences. */
 void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
 
-/* dst = silu(gu[:, 0..n)) * gu[:, n..2n) */
-void op_swiglu(struct exec *ex, struct tensor *dst, const struct tensor *gu);
+/* dst = act(g) * u, g = gu[:, 0..n), u = gu[:, n..2n) */
+enum glu {
+    GLU_SILU,
+    GLU_GELU,    /* tanh form */
+    GLU_CLAMPED, /* gpt-oss: g = min(g,7), u = clip(u,-7,7): g sigmoid(1.702 g) (u+1) */
+};
+void op_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
 /* Keeps the rows whose logits are wanted. */
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
 

@@ -99,7 +99,7 @@ struct exec_ops {
     void (*rope_append)(struct exec *, struct tensor *, const struct tensor *,
                         const struct attn_op *);
     void (*attn)(struct exec *, struct tensor *, const struct tensor *, const struct attn_op *);
-    void (*swiglu)(struct exec *, struct tensor *, const struct tensor *);
+    void (*glu)(struct exec *, struct tensor *, const struct tensor *, enum glu);
     void (*take)(struct exec *, struct tensor *, const struct tensor *);
 };
 extern const struct exec_ops exec_cpu_ops;

@@ -3,10 +3,13 @@
  */
 #include "model/model.h"
 
-extern const struct family family_llama;
+extern const struct family family_llama, family_phi3, family_qwen2, family_qwen3;
 
 static const struct family *const families[] = {
     &family_llama,
+    &family_phi3,
+    &family_qwen2,
+    &family_qwen3,
 };
 
 const struct family *family_find(struct str model_type)

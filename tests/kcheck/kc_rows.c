@@ -1,5 +1,5 @@
 /*
- * kc_rows.c - checks of the element-wise kernels: rmsnorm, swiglu, add, rope.
+ * kc_rows.c - checks of the element-wise kernels: rmsnorm, gated activations, add, rope.
  */
 #include "kcheck.h"
 
@@ -30,6 +30,18 @@ static void run_swiglu(void *arg)
 {
     struct rows_call *r = arg;
     r->k->swiglu(r->y, r->a, r->b, r->n);
+}
+
+static void run_geglu(void *arg)
+{
+    struct rows_call *r = arg;
+    r->k->geglu(r->y, r->a, r->b, r->n);
+}
+
+static void run_swiglu_clamped(void *arg)
+{
+    struct rows_call *r = arg;
+    r->k->swiglu_clamped(r->y, r->a, r->b, r->n);
 }
 
 static void run_add(void *arg)
@@ -91,9 +103,22 @@ static void rmsnorm_case(struct kc *c, uint32_t i)
     }
 }
 
-/* e^x is good to 3 units beyond its 7 roundings; a sum, a quotient and a product follow. Outside
- * [-87.3, 88] the exponential is clamped: x / e^88 instead of less. */
-static void swiglu_case(struct kc *c, uint32_t i)
+/* The gated activations. e^x is good to 3 units beyond its 7 roundings; a sum, a quotient and a
+ * product follow. Outside [-87.3, 88] the exponential is clamped: x / e^88 instead of less. The
+ * argument of gelu's exponential carries `angle` roundings of its own size, which is at most 88 where
+ * the result still counts. */
+static const struct gate {
+    const char *name;
+    void (*run)(void *);
+    void (*ref)(float *, const float *, const float *, int32_t);
+    double roundings, angle;
+} gates[] = {
+    {"swiglu", run_swiglu, ref_swiglu, 16, 0},
+    {"geglu", run_geglu, ref_geglu, 16, 5},
+    {"swiglu_clamped", run_swiglu_clamped, ref_swiglu_clamped, 18, 2},
+};
+
+static void gate_case(struct kc *c, uint32_t i, const struct gate *t)
 {
     enum kc_gen gen = kc_gen_of(c, i);
     struct rows_call r = {.n = length(c, i)};
@@ -104,14 +129,17 @@ static void swiglu_case(struct kc *c, uint32_t i)
             g[j] *= 60;
     r.a = g;
     r.b = vec(c, gen, r.n);
-    if (!same_rows(c, &r, run_swiglu, (size_t)r.n) || gen == GEN_SPECIAL)
+    if (!same_rows(c, &r, t->run, (size_t)r.n) || gen == GEN_SPECIAL)
         return;
     float *want = kc_alloc(c, (size_t)r.n * 4, 4, KC_OUT);
-    ref_swiglu(want, r.a, r.b, r.n);
+    t->ref(want, r.a, r.b, r.n);
     for (int32_t j = 0; j < r.n; j++) {
-        double size = fabs((double)r.a[j]) * fabs((double)r.b[j]) + fabs((double)r.b[j]) + 1;
+        double x = fabs((double)r.a[j]), u = fabs((double)r.b[j]) + 1;
+        double z = t->angle == 0 ? 0 : 1.702 * x + 0.0714 * x * x * x;
+        double size = x * u + u;
         kc_near(c, "y", (double)r.y[j], (double)want[j],
-                16 * UNIT * fabs((double)want[j]) + size * 2 * (double)FLT_MIN);
+                (t->roundings + t->angle * fmin(z, 88)) * UNIT * fabs((double)want[j]) +
+                    size * 4 * (double)FLT_MIN);
     }
 }
 
@@ -166,9 +194,10 @@ void kc_rows(struct kc *c)
     for (uint32_t i = 0; i < 300; i++)
         if (kc_case(c, "rmsnorm", i))
             rmsnorm_case(c, i);
-    for (uint32_t i = 0; i < 300; i++)
-        if (kc_case(c, "swiglu", i))
-            swiglu_case(c, i);
+    for (size_t g = 0; g < sizeof gates / sizeof gates[0]; g++)
+        for (uint32_t i = 0; i < 300; i++)
+            if (kc_case(c, gates[g].name, i))
+                gate_case(c, i, &gates[g]);
     for (uint32_t i = 0; i < 100; i++)
         if (kc_case(c, "add", i))
             add_case(c, i);

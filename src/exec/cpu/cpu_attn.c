@@ -1,5 +1,5 @@
 /*
- * cpu_attn.c - rotary embedding, appending to KV memory, and attention over the step's sequences.
+ * cpu_attn.c - head norms, rotary embedding, appending to KV memory, and attention over the step's sequences.
  *
  * A chunk of attention is one tile of rows of a sequence times one kv head (with the query heads
  * that share it, at most ATTN_Q_MAX queries).
@@ -8,43 +8,51 @@
 
 #include "exec/cpu/cpu_ops.h"
 
-static void rope_head(const struct exec *ex, const struct rope *rope, float *y, const float *x,
-                      int32_t d, int32_t row)
+/* A head on its way to attention: normed (j->w NULL = not), then rotated (cs NULL = not). */
+static void head_ready(const struct rows_job *j, float *y, const float *x, const float *cs)
 {
-    if (!rope) {
-        memcpy(y, x, (size_t)d * sizeof *y);
-        return;
+    float normed[HEAD_DIM_MAX];
+    if (j->w) {
+        void (*norm)(float *, const float *, const float *, float, float, int32_t) =
+            j->reference ? ref_rmsnorm : j->kern->rmsnorm;
+        norm(normed, x, j->w->vec, j->add, j->eps, j->dk);
+        x = normed;
     }
-    const float *cs = rope->cs + (size_t)row * (size_t)rope->dims;
-    (ex->reference ? ref_rope : ex->kern->rope)(y, x, d, rope->dims, cs, rope->interleaved);
+    if (cs)
+        (j->reference ? ref_rope : j->kern->rope)(y, x, j->dk, j->rope->dims, cs,
+                                                  j->rope->interleaved);
+    else
+        memcpy(y, x, (size_t)j->dk * sizeof *y);
 }
 
-static void rope_q_one(const struct rows_job *j, int32_t row, float *const *out)
+static const float *angles(const struct rope *rope, int32_t row)
+{
+    return rope ? rope->cs + (size_t)row * (size_t)rope->dims : NULL;
+}
+
+static void query_one(const struct rows_job *j, int32_t row, float *const *out)
 {
     const float *x = j->in[0] + (size_t)row * (size_t)j->in_cols[0];
-    if (!j->rope) {
-        memcpy(out[0], x, (size_t)j->out_cols[0] * sizeof *x);
-        return;
-    }
-    const float *cs = j->rope->cs + (size_t)row * (size_t)j->rope->dims;
     for (int32_t h = 0; h < j->n_head; h++)
-        j->kern->rope(out[0] + h * j->dk, x + h * j->dk, j->dk, j->rope->dims, cs,
-                      j->rope->interleaved);
+        head_ready(j, out[0] + h * j->dk, x + h * j->dk, angles(j->rope, row));
 }
 
-static void append_row(struct exec *ex, const float *kx, const float *vx, const struct attn_op *a,
+/* Token i of a span: its keys, made ready as j says, and its values into KV memory. */
+static void append_row(struct exec *ex, const struct rows_job *j, const struct attn_op *a,
                        const struct span *sp, int32_t i)
 {
     const struct kv_layer *l = &ex->kv.layers[a->layer];
+    const float *kx = j->in[0] + (size_t)(sp->row0 + i) * (size_t)j->in_cols[0];
+    const float *vx = kx + a->n_kv * a->dk, *cs = angles(a->rope, sp->row0 + i);
     size_t elem = kv_elem_bytes(ex->kv.type);
     int32_t pos = sp->pos + i;
     uint8_t *page = sp->kv->pages[pos / KV_PAGE] + ex->kv.layer_off[a->layer];
     size_t k_bytes = (size_t)l->dk * KV_PAGE * elem, v_bytes = (size_t)l->dv * KV_PAGE * elem;
     uint8_t *k = page, *v = page + (size_t)l->n_head * k_bytes;
-    float rotated[HEAD_DIM_MAX];
+    float ready[HEAD_DIM_MAX];
     for (int32_t h = 0; h < l->n_head; h++, k += k_bytes, v += v_bytes) {
-        rope_head(ex, a->rope, rotated, kx + h * l->dk, l->dk, sp->row0 + i);
-        ex->kern->kv_put(k, v, pos % KV_PAGE, rotated, vx + h * l->dv, l->dk, l->dv, ex->kv.type);
+        head_ready(j, ready, kx + h * l->dk, cs);
+        ex->kern->kv_put(k, v, pos % KV_PAGE, ready, vx + h * l->dv, l->dk, l->dv, ex->kv.type);
     }
 }
 
@@ -52,26 +60,28 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
                      const struct attn_op *a)
 {
     QN_ASSERT(qkv->cols == a->n_head * a->dk + a->n_kv * (a->dk + a->dv));
+    QN_ASSERT((!a->q_norm || a->q_norm->n == a->dk) && (!a->k_norm || a->k_norm->n == a->dk));
     q_out->rows = qkv->rows;
     struct rows_job j = {.n_row = qkv->rows,
                          .n_out = 1,
                          .kern = ex->kern,
                          .rope = a->rope,
+                         .w = a->q_norm,
+                         .add = a->norm_add,
+                         .eps = a->norm_eps,
                          .n_head = a->n_head,
-                         .dk = a->dk};
+                         .dk = a->dk,
+                         .reference = ex->reference};
     j.in[0] = qkv->p;
     j.in_cols[0] = qkv->cols;
     j.out[0] = q_out->p;
     j.out_cols[0] = q_out->cols;
-    rows_run(ex, &j, rope_q_one);
-    for (int32_t s = 0; s < ex->step.n_span; s++) {
-        const struct span *sp = &ex->step.spans[s];
-        for (int32_t i = 0; i < sp->n; i++) {
-            const float *row = qkv->p + (size_t)(sp->row0 + i) * (size_t)qkv->cols;
-            const float *k = row + a->n_head * a->dk;
-            append_row(ex, k, k + a->n_kv * a->dk, a, sp, i);
-        }
-    }
+    rows_run(ex, &j, query_one);
+    j.w = a->k_norm;
+    j.in[0] += a->n_head * a->dk;
+    for (int32_t s = 0; s < ex->step.n_span; s++)
+        for (int32_t i = 0; i < ex->step.spans[s].n; i++)
+            append_row(ex, &j, a, &ex->step.spans[s], i);
 }
 
 /* ---- attention --------------------------------------------------------------------------------
@@ -195,6 +205,6 @@ const struct exec_ops exec_cpu_ops = {
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
     .attn = cpu_attn,
-    .swiglu = cpu_swiglu,
+    .glu = cpu_glu,
     .take = cpu_take,
 };

@@ -16,7 +16,7 @@ void cpu_linear(struct exec *ex, const struct linear *parts, int32_t n, const st
 void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                      const struct attn_op *a);
 void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
-void cpu_swiglu(struct exec *ex, struct tensor *dst, const struct tensor *gu);
+void cpu_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
 void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
 
 /* A row-wise job: `one` computes one row into out[]. Doubles as the pool job's arguments. */
@@ -34,8 +34,12 @@ struct rows_job {
     const struct rope *rope;
     int32_t n_head, dk;
     float scale, add, eps;
+    enum glu act;
     bool reference;
 };
+/* The kernel of a gated activation: y = act(g) * u over n values. */
+typedef void (*glu_fn)(float *y, const float *g, const float *u, int32_t n);
+glu_fn glu_of(const struct kernels *kern, bool reference, enum glu act);
 void rows_run(struct exec *ex, struct rows_job *j,
               void (*one)(const struct rows_job *, int32_t row, float *const *out));
 int rows_regions(const void *args, int chunk, struct pool_region *r);

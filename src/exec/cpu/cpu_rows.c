@@ -1,5 +1,6 @@
 /*
- * cpu_rows.c - operations that treat each row by itself: embedding, norms, SwiGLU, taking rows. Few
+ * cpu_rows.c - operations that treat each row by itself: embedding, norms, gated
+ * activations, taking rows. Few
  * rows are done by the calling thread; many are spread over the pool, ROWS_CHUNK at a time.
  */
 #include <string.h>
@@ -140,26 +141,36 @@ void cpu_add_rmsnorm(struct exec *ex, struct tensor *s, struct tensor *y, const 
     rows_run(ex, &j, add_norm_one);
 }
 
-static void swiglu_one(const struct rows_job *j, int32_t row, float *const *out)
+glu_fn glu_of(const struct kernels *kern, bool reference, enum glu act)
+{
+    switch (act) {
+    case GLU_GELU:
+        return reference ? ref_geglu : kern->geglu;
+    case GLU_CLAMPED:
+        return reference ? ref_swiglu_clamped : kern->swiglu_clamped;
+    default:
+        return reference ? ref_swiglu : kern->swiglu;
+    }
+}
+
+static void glu_one(const struct rows_job *j, int32_t row, float *const *out)
 {
     int32_t n = j->out_cols[0];
     const float *g = in_row(j, 0, row);
-    void (*f)(float *, const float *, const float *, int32_t) =
-        j->reference ? ref_swiglu : j->kern->swiglu;
-    f(out[0], g, g + n, n);
+    glu_of(j->kern, j->reference, j->act)(out[0], g, g + n, n);
 }
 
-void cpu_swiglu(struct exec *ex, struct tensor *dst, const struct tensor *gu)
+void cpu_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act)
 {
     QN_ASSERT(gu->cols == 2 * dst->cols);
     dst->rows = gu->rows;
     struct rows_job j = {
-        .n_row = gu->rows, .n_out = 1, .kern = ex->kern, .reference = ex->reference};
+        .n_row = gu->rows, .n_out = 1, .kern = ex->kern, .act = act, .reference = ex->reference};
     j.in[0] = gu->p;
     j.in_cols[0] = gu->cols;
     j.out[0] = dst->p;
     j.out_cols[0] = dst->cols;
-    rows_run(ex, &j, swiglu_one);
+    rows_run(ex, &j, glu_one);
 }
 
 void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src)

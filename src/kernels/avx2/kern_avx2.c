@@ -19,6 +19,8 @@ void kern_avx2_init(struct kernels *t)
     t->gemm_f = gemm_f__avx2;
     t->rmsnorm = tmpl_rmsnorm;
     t->swiglu = tmpl_swiglu;
+    t->geglu = tmpl_geglu;
+    t->swiglu_clamped = tmpl_swiglu_clamped;
     t->add = tmpl_add;
     t->rope = tmpl_rope;
     t->kv_put = tmpl_kv_put;

@@ -102,6 +102,8 @@ void kern_generic_init(struct kernels *t)
         .gemm_f = gemm_f,
         .rmsnorm = tmpl_rmsnorm,
         .swiglu = tmpl_swiglu,
+        .geglu = tmpl_geglu,
+        .swiglu_clamped = tmpl_swiglu_clamped,
         .add = tmpl_add,
         .rope = tmpl_rope,
         .kv_put = tmpl_kv_put,

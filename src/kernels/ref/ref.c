@@ -105,6 +105,25 @@ void ref_swiglu(float *y, const float *g, const float *u, int32_t n)
         y[i] = (float)((double)g[i] / (1.0 + exp(-(double)g[i])) * (double)u[i]);
 }
 
+void ref_geglu(float *y, const float *g, const float *u, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        double x = (double)g[i], z = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+        /* (1 + tanh z) / 2 without its cancellation */
+        y[i] = (float)(x / (1 + exp(-2 * z)) * (double)u[i]);
+    }
+}
+
+void ref_swiglu_clamped(float *y, const float *g, const float *u, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        double x = (double)g[i], w = (double)u[i];
+        x = x > 7 ? 7 : x;
+        w = w > 7 ? 7 : w < -7 ? -7 : w;
+        y[i] = (float)(x / (1 + exp(-1.702 * x)) * (w + 1));
+    }
+}
+
 void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs, bool interleaved)
 {
     int32_t half = dims / 2;

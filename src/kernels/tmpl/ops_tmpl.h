@@ -72,6 +72,32 @@ static void tmpl_swiglu(float *y, const float *g, const float *u, int32_t n)
     }
 }
 
+static void tmpl_geglu(float *y, const float *g, const float *u, int32_t n)
+{
+    vf one = vf_set1(1.0f);
+    for (int32_t i = 0; i < n; i += 16) {
+        int left = vec_left(i, n);
+        vf v = vf_loadn(g + i, left);
+        vf z = vf_fma(vf_mul(vf_mul(v, v), v), vf_set1(0.044715f), v);
+        vf e = vec_exp(vf_mul(z, vf_set1(-1.59576912f))); /* -2 sqrt(2/pi) */
+        v = vf_div(v, vf_add(one, e));
+        vf_storen(y + i, vf_mul(v, vf_loadn(u + i, left)), left);
+    }
+}
+
+static void tmpl_swiglu_clamped(float *y, const float *g, const float *u, int32_t n)
+{
+    vf one = vf_set1(1.0f), top = vf_set1(7.0f);
+    for (int32_t i = 0; i < n; i += 16) {
+        int left = vec_left(i, n);
+        vf v = vf_min(top, vf_loadn(g + i, left));
+        vf w = vf_min(top, vf_max(vf_set1(-7.0f), vf_loadn(u + i, left)));
+        vf e = vec_exp(vf_mul(v, vf_set1(-1.702f)));
+        v = vf_div(v, vf_add(one, e));
+        vf_storen(y + i, vf_mul(v, vf_add(w, one)), left);
+    }
+}
+
 static void tmpl_add(float *y, const float *a, const float *b, int32_t n)
 {
     for (int32_t i = 0; i < n; i += 16) {

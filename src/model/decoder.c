@@ -1,0 +1,237 @@
+/*
+ * decoder.c - loading and one step of the decoder of decoder.h.
+ */
+#include "model/decoder.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- weights ----------------------------------------------------------------------------------
+ */
+
+/* Tensor names: the layer's folder of names, and what is in it. */
+#define LAYER "%smodel.layers.%d."
+
+static enum qn_status load_norms(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    struct decoder_layer *w = &s->layers[i];
+    const char *p = s->prefix;
+    int32_t h = m->n_embd, d = s->d_head;
+    QN_TRY(load_vec(l, &w->norm1, h, err, LAYER "input_layernorm.weight", p, i));
+    struct weight **second = s->post_norms ? &w->post_attn : &w->norm2;
+    QN_TRY(load_vec(l, second, h, err, LAYER "post_attention_layernorm.weight", p, i));
+    if (s->post_norms) {
+        QN_TRY(load_vec(l, &w->norm2, h, err, LAYER "pre_feedforward_layernorm.weight", p, i));
+        QN_TRY(load_vec(l, &w->post_mlp, h, err, LAYER "post_feedforward_layernorm.weight", p, i));
+    }
+    if (s->qk_norm) {
+        QN_TRY(load_vec(l, &w->q_norm, d, err, LAYER "self_attn.q_norm.weight", p, i));
+        QN_TRY(load_vec(l, &w->k_norm, d, err, LAYER "self_attn.k_norm.weight", p, i));
+    }
+    if (s->sinks)
+        QN_TRY(load_vec(l, &w->sinks, s->n_head, err, LAYER "self_attn.sinks", p, i));
+    return QN_OK;
+}
+
+/* A matrix and, when there is one, its bias. */
+struct place {
+    struct weight **w, **bias; /* bias NULL = none */
+    const char *name;
+    int32_t n, k;
+};
+
+static enum qn_status load_places(const struct decoder *s, struct loader *l, int32_t i,
+                                  const struct place *v, struct qn_err *err)
+{
+    for (; v->name; v++) {
+        QN_TRY(load_matrix(l, v->w, v->n, v->k, err, LAYER "%s", s->prefix, i, v->name));
+        if (v->bias)
+            QN_TRY(load_vec(l, v->bias, v->n, err, LAYER "%s.bias", s->prefix, i, v->name));
+    }
+    return QN_OK;
+}
+
+static enum qn_status load_attn(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    struct decoder_layer *w = &s->layers[i];
+    int32_t q = s->n_head * s->d_head, kv = s->n_kv * s->d_head, h = m->n_embd;
+    bool b = s->qkv_bias;
+    struct place o = {&w->o, s->o_bias ? &w->o_bias : NULL, "self_attn.o_proj", h, q};
+    if (s->fused)
+        return load_places(
+            s, l, i, (struct place[]){{&w->q, NULL, "self_attn.qkv_proj", q + 2 * kv, h}, o, {0}},
+            err);
+    struct place v[] = {{&w->q, b ? &w->q_bias : NULL, "self_attn.q_proj", q, h},
+                        {&w->k, b ? &w->k_bias : NULL, "self_attn.k_proj", kv, h},
+                        {&w->v, b ? &w->v_bias : NULL, "self_attn.v_proj", kv, h},
+                        o,
+                        {0}};
+    return load_places(s, l, i, v, err);
+}
+
+static enum qn_status load_mlp(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    struct decoder_layer *w = &s->layers[i];
+    int32_t f = s->n_ff, h = m->n_embd;
+    bool b = s->mlp_bias;
+    struct place down = {&w->down, b ? &w->down_bias : NULL, "mlp.down_proj", h, f};
+    if (s->fused)
+        return load_places(
+            s, l, i, (struct place[]){{&w->gate, NULL, "mlp.gate_up_proj", 2 * f, h}, down, {0}},
+            err);
+    struct place v[] = {{&w->gate, b ? &w->gate_bias : NULL, "mlp.gate_proj", f, h},
+                        {&w->up, b ? &w->up_bias : NULL, "mlp.up_proj", f, h},
+                        down,
+                        {0}};
+    return load_places(s, l, i, v, err);
+}
+
+static enum qn_status create_tensors(struct model *m, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    int32_t q = s->n_head * s->d_head, kv = s->n_kv * s->d_head;
+    struct {
+        struct tensor **t;
+        int32_t cols;
+    } const list[] = {
+        {&s->h[0], m->n_embd},
+        {&s->h[1], m->n_embd},
+        {&s->n, m->n_embd},
+        {&s->qkv, q + 2 * kv},
+        {&s->q, q},
+        {&s->att, q},
+        {&s->delta, m->n_embd},
+        {s->post_norms ? &s->post : NULL, m->n_embd},
+        {&s->gu, 2 * s->n_ff},
+        {&s->act_out, s->n_ff},
+        {&s->logits, m->n_vocab},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        if (list[i].t)
+            QN_TRY(tensor_create(m->ex, list[i].cols, list[i].t, err));
+    return QN_OK;
+}
+
+enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    const char *p = s->prefix;
+    QN_TRY(load_matrix(l, &s->embed, m->n_vocab, m->n_embd, err, "%smodel.embed_tokens", p));
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        QN_TRY(load_norms(m, l, i, err));
+        QN_TRY(load_attn(m, l, i, err));
+        QN_TRY(load_mlp(m, l, i, err));
+    }
+    QN_TRY(load_vec(l, &s->norm, m->n_embd, err, "%smodel.norm.weight", p));
+    s->head = s->embed;
+    if (s->tied)
+        loader_skip(l, "*lm_head.*");
+    else
+        QN_TRY(load_matrix(l, &s->head, m->n_vocab, m->n_embd, err, "%slm_head", p));
+    loader_skip(l, "*rotary_emb.inv_freq");
+    for (int i = 0; i < 2; i++)
+        if (s->rope[i].dims)
+            QN_TRY(rope_from_config(m->ex, &s->rope[i], &s->turn[i], err));
+    return create_tensors(m, err);
+}
+
+/* ---- one step ---------------------------------------------------------------------------------
+ */
+
+static void swap(struct decoder *s)
+{
+    struct tensor *t = s->h[0];
+    s->h[0] = s->h[1];
+    s->h[1] = t;
+}
+
+/* h += [post](delta);  n = rms(h) next */
+static void residual(struct exec *ex, struct decoder *s, const struct weight *post,
+                     const struct weight *next)
+{
+    const struct tensor *d = s->delta;
+    if (post) {
+        op_rmsnorm(ex, s->post, d, post, s->norm_add, (float)s->eps);
+        d = s->post;
+    }
+    op_add_rmsnorm(ex, s->h[1], s->n, s->h[0], d, next, s->norm_add, (float)s->eps);
+    swap(s);
+}
+
+/* q, k, v of n; k and v into memory. */
+static struct attn_op project(struct exec *ex, struct decoder *s, int32_t i)
+{
+    const struct decoder_layer *w = &s->layers[i];
+    int32_t q = s->n_head * s->d_head, kv = s->n_kv * s->d_head;
+    struct linear parts[] = {{s->qkv, 0, w->q, w->q_bias},
+                             {s->qkv, q, w->k, w->k_bias},
+                             {s->qkv, q + kv, w->v, w->v_bias}};
+    op_linear(ex, parts, w->k ? 3 : 1, s->n);
+    struct attn_op a = {.layer = i,
+                        .n_head = s->n_head,
+                        .n_kv = s->n_kv,
+                        .dk = s->d_head,
+                        .dv = s->d_head,
+                        .window = w->window,
+                        .scale = s->attn_scale,
+                        .rope = s->turn[w->local],
+                        .sinks = w->sinks,
+                        .q_norm = w->q_norm,
+                        .k_norm = w->k_norm,
+                        .norm_add = s->norm_add,
+                        .norm_eps = (float)s->eps};
+    op_rope_append(ex, s->q, s->qkv, &a);
+    return a;
+}
+
+static void mlp(struct exec *ex, struct decoder *s, const struct decoder_layer *w)
+{
+    struct linear parts[] = {{s->gu, 0, w->gate, w->gate_bias},
+                             {s->gu, s->n_ff, w->up, w->up_bias}};
+    op_linear(ex, parts, w->up ? 2 : 1, s->n);
+    op_glu(ex, s->act_out, s->gu, s->act);
+    op_linear(ex, &(struct linear){s->delta, 0, w->down, w->down_bias}, 1, s->act_out);
+}
+
+/* The residual stream alternates between h[0] and h[1]: operations never work in place. */
+const struct tensor *decoder_forward(struct model *m)
+{
+    struct decoder *s = m->state;
+    struct exec *ex = m->ex;
+    op_embed(ex, s->h[0], s->embed, s->embed_scale);
+    op_rmsnorm(ex, s->n, s->h[0], s->layers[0].norm1, s->norm_add, (float)s->eps);
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        const struct decoder_layer *w = &s->layers[i];
+        bool last = i == m->n_layer - 1;
+        struct attn_op a = project(ex, s, i);
+        if (last && exec_wanted(ex) == 0)
+            return NULL;
+        op_attn(ex, s->att, s->q, &a);
+        const struct tensor *att = s->att;
+        if (last) { /* from here on only the rows whose logits are wanted */
+            op_take(ex, s->q, s->att);
+            op_take(ex, s->h[1], s->h[0]);
+            swap(s);
+            att = s->q;
+        }
+        op_linear(ex, &(struct linear){s->delta, 0, w->o, w->o_bias}, 1, att);
+        residual(ex, s, w->post_attn, w->norm2);
+        mlp(ex, s, w);
+        residual(ex, s, w->post_mlp, last ? s->norm : s->layers[i + 1].norm1);
+    }
+    op_linear(ex, &(struct linear){s->logits, 0, s->head, NULL}, 1, s->n);
+    return s->logits;
+}
+
+void decoder_free(struct model *m)
+{
+    struct decoder *s = m->state;
+    if (!s)
+        return;
+    free(s->layers);
+    free(s->kv);
+    free(s);
+}

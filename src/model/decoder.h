@@ -1,0 +1,80 @@
+/*
+ * decoder.h - the transformer decoder that most families share: pre-norm blocks of grouped-query
+ * attention and a gated feed-forward part, with switches for what differs. A family's file reads
+ * its config.json into the switches and states its maths; loading and the step are decoder.c's.
+ *
+ *     h += [post_attn] o( attn( rope(qnorm(q(n))), rope(knorm(k(n))), v(n) ) )   n = rms(h) w1
+ *     h += [post_mlp]  down( act(gate(n), up(n)) )                               n = rms(h) w2
+ */
+#ifndef MODEL_DECODER_H
+#define MODEL_DECODER_H
+
+#include "model/loader.h"
+#include "model/model.h"
+#include "model/rope_config.h"
+
+struct decoder_layer {
+    bool local;     /* rotates by rope[1] */
+    int32_t window; /* 0 = sees everything before it */
+    struct weight *norm1, *norm2, *post_attn, *post_mlp;
+    struct weight *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias; /* fused: q is all three */
+    struct weight *q_norm, *k_norm, *sinks;
+    struct weight *gate, *up, *down, *gate_bias, *up_bias, *down_bias; /* fused: gate is both */
+};
+
+struct decoder {
+    const char *name;   /* for messages */
+    const char *prefix; /* of tensor names; "" or "language_model." */
+    int32_t n_head, n_kv, d_head, n_ff;
+    double eps;
+    float norm_add, embed_scale, attn_scale;
+    enum glu act;
+    bool tied;
+    bool qkv_bias, o_bias, mlp_bias;
+    bool fused;      /* qkv_proj and gate_up_proj */
+    bool qk_norm;    /* q_norm and k_norm before rotation */
+    bool post_norms; /* gemma: norms behind attention and feed-forward too */
+    bool sinks;
+    struct rope_params rope[2]; /* of all layers; of local ones (dims 0 = no such) */
+
+    struct decoder_layer *layers;
+    struct kv_layer *kv;
+    struct weight *embed, *norm, *head;
+    struct rope *turn[2];
+    struct tensor *h[2], *n, *qkv, *q, *att, *delta, *post, *gu, *act_out, *logits;
+};
+
+/* ---- decoder_config.c: reading config.json, in the order given -------------------------------- */
+
+/* What a family assumes when its config.json does not say. */
+struct decoder_defaults {
+    const char *family;
+    double eps, theta;
+    bool tied;
+    bool has_head_dim;      /* the key head_dim counts; otherwise hidden_size / heads */
+    int32_t n_head, n_kv;   /* 0 = required; 0 = n_head */
+    int32_t d_head;         /* 0 = hidden_size / heads */
+    int32_t n_vocab, n_ctx; /* 0 = required; 0 = 4096 */
+    int32_t n_ff;           /* 0 = required */
+};
+/* Creates m->state: sizes, eps, ties, rotation of whole heads (rope_scaling or rope_parameters),
+ * attention scale d^-0.5, SiLU. Switches start as false. */
+enum qn_status decoder_config(struct model *m, const struct json *cfg,
+                              const struct decoder_defaults *d, struct qn_err *err);
+/* Windows by layer_types; layers without it see everything. */
+enum qn_status decoder_windows(struct model *m, const struct json *cfg, struct qn_err *err);
+/* Fails unless the activation called KEY is absent or one of names (NULL-terminated). */
+enum qn_status decoder_activation(const struct decoder *s, const struct json *cfg, const char *key,
+                                  const char *const *names, struct qn_err *err);
+/* Fails when the boolean or number KEY is there and neither null, false nor 0: the family's maths
+ * here has no such thing. */
+enum qn_status decoder_refuse(const struct decoder *s, const struct json *cfg, const char *key,
+                              struct qn_err *err);
+
+/* ---- decoder.c: struct family's functions ----------------------------------------------------- */
+
+enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *err);
+const struct tensor *decoder_forward(struct model *m);
+void decoder_free(struct model *m);
+
+#endif
