@@ -90,8 +90,7 @@ enum qn_status rope_create(struct exec *ex, const double *inv_freq, int32_t dims
 
 struct kv_layer {
     int32_t n_head, dk, dv;
-    int32_t
-        window; /* 0 = every token stays in sight; else only this many, so that older ones may go */
+    int32_t window; /* tokens a row sees, itself included: older ones may go. 0 = all */
 };
 /* States the model's layers, once, before the first sequence. */
 enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,

@@ -95,7 +95,7 @@ static struct rig *make_rig(int n_thread)
 {
     struct rig *r = calloc(1, sizeof *r);
     struct exec_params p = {.n_thread = n_thread, .max_rows = ROWS, .n_ctx = N_CTX};
-    static const struct kv_layer layers[] = {{1, 16, 16}, {KV, D, D}}; /* layer 1 is used */
+    static const struct kv_layer layers[] = {{1, 16, 16, 0}, {KV, D, D, 0}}; /* layer 1 is used */
     struct qn_err err;
     CHECK_OK(cpu_isa_parse(NULL, &p.isa, &err), err);
     CHECK_OK(exec_create(&p, &r->ex, &err), err);
@@ -216,7 +216,7 @@ static void check_swiglu(struct rig *r, int32_t rows)
 {
     float want[QKV / 2];
     fill(r->qkv, rows, 12);
-    op_swiglu(r->ex, r->act, r->qkv);
+    op_glu(r->ex, r->act, r->qkv, GLU_SILU);
     for (int32_t i = 0; i < rows; i++) {
         ref_swiglu(want, row(r->qkv, i), row(r->qkv, i) + QKV / 2, QKV / 2);
         for (int k = 0; k < QKV / 2; k++)
@@ -408,7 +408,7 @@ static void test_setup_refused(void **state)
     static const int32_t sizes[][2] = {{0, 16}, {16, 8}, {24, 24}, {HEAD_DIM_MAX + 16, 16}};
     for (int i = 0; i < 4; i++) {
         struct exec_params p = {.n_thread = 1, .max_rows = 4, .n_ctx = 64};
-        struct kv_layer l = {1, sizes[i][0], sizes[i][1]};
+        struct kv_layer l = {.n_head = 1, .dk = sizes[i][0], .dv = sizes[i][1]};
         struct exec *ex = NULL;
         struct qn_err err;
         CHECK_OK(exec_create(&p, &ex, &err), err);
