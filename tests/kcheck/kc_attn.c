@@ -107,62 +107,99 @@ static void kv_new(struct kc *c, struct kv_head *kv, int32_t n_tok, enum kc_gen 
     kv->pages = pages;
 }
 
-/* Largest |q_d k_d| sum and |v| over the KV, for the bound. */
-static void kv_sizes(const struct kv_head *kv, int32_t n_tok, double *k_max, double *v_max)
+static double kv_value(const struct kv_head *kv, int32_t t, int32_t i, bool is_k)
 {
-    *k_max = *v_max = 0;
-    for (int32_t t = 0; t < n_tok; t++) {
-        const uint8_t *p = kv->pages[t / KV_PAGE];
-        int32_t s = t % KV_PAGE;
-        for (int32_t d = 0; d < kv->dk + kv->dv; d++) {
-            bool is_k = d < kv->dk;
-            size_t i = is_k ? (size_t)d : (size_t)(d - kv->dk);
-            size_t dk = (size_t)kv->dk, dv = (size_t)kv->dv, row = (size_t)s;
-            size_t at = is_k ? row / 16 * dk * 16 + (i / 2 * 16 + row % 16) * 2 + i % 2
-                             : (row / 2 * dv + i) * 2 + row % 2;
-            if (kv->type == KV_F32)
-                at = is_k ? (row / 16 * dk + i) * 16 + row % 16 : row * dv + i;
-            p = kv->pages[t / KV_PAGE] + (is_k ? 0 : kv->v_off);
-            float f;
-            uint16_t h;
-            memcpy(&f, p + (kv->type == KV_F32 ? at * 4 : 0), 4);
-            memcpy(&h, p + (kv->type == KV_F32 ? 0 : at * 2), 2);
-            double v = fabs((double)(kv->type == KV_F32 ? f : ref_bf16(h)));
-            *(is_k ? k_max : v_max) = fmax(v, *(is_k ? k_max : v_max));
-        }
+    size_t s = (size_t)(t % KV_PAGE), d = (size_t)i, dk = (size_t)kv->dk, dv = (size_t)kv->dv;
+    const uint8_t *p = kv->pages[t / KV_PAGE] + (is_k ? kv->k_off : kv->v_off);
+    if (kv->type == KV_F32) {
+        float f;
+        memcpy(&f, p + 4 * (is_k ? (s / 16 * dk + d) * 16 + s % 16 : s * dv + d), 4);
+        return (double)f;
     }
+    uint16_t h;
+    memcpy(&h,
+           p + 2 * (is_k ? (s / 16 * dk * 8 + d / 2 * 16 + s % 16) * 2 + d % 2
+                         : (s / 2 * dv + d) * 2 + s % 2),
+           2);
+    return (double)ref_bf16(h);
 }
 
-/* A score is a chain of dk fused multiply-adds on |q||k| plus a product with the scale; e^s turns
- * its error into a relative one, to which the argument's own rounding (|s| <= 2 max|s|, twice) and
- * the exponential add. Numerator and denominator each carry it, and up to n_tok + 2 per block
- * roundings. Weights under e^-87.3 are e^-87.3. */
-static void attn_truth(struct kc *c, const struct attn_call *a, int32_t n_tok)
+struct truth {                                    /* of one query, in double */
+    double out[HEAD_DIM_MAX], mass[HEAD_DIM_MAX]; /* sum p v / l and sum p |v| / l */
+    double s_max;                                 /* largest sum |q k| * scale */
+    double v_max;
+};
+
+static void truth_one(const struct attn_call *a, int32_t r, int32_t h, struct truth *o)
 {
     const struct attn_tile *t = &a->t;
     const struct kv_head *kv = a->kv;
-    double k_max, v_max;
-    kv_sizes(kv, n_tok, &k_max, &v_max);
-    size_t n = (size_t)(t->n_row - 1) * t->out_stride + (size_t)(t->n_head * kv->dv);
-    struct attn_tile ref = *t;
-    ref.out = kc_alloc(c, n * 4, 4, KC_OUT);
-    ref_attn(&ref, kv);
+    const float *q = t->q + (size_t)r * t->q_stride + (size_t)(h * kv->dk);
+    int32_t pos = t->pos + r, lo = t->window && pos >= t->window ? pos - t->window + 1 : 0;
+    double s[1024], m = t->sinks ? (double)t->sinks[h] : -INFINITY, l = 0;
+    memset(o, 0, sizeof *o);
+    o->s_max = t->sinks ? fabs(m) : 0;
+    for (int32_t i = lo; i <= pos; i++) {
+        double mass = 0;
+        s[i] = 0;
+        for (int32_t d = 0; d < kv->dk; d++) {
+            double p = (double)q[d] * kv_value(kv, i, d, true) * (double)t->scale;
+            s[i] += p;
+            mass += fabs(p);
+        }
+        m = fmax(m, s[i]);
+        o->s_max = fmax(o->s_max, mass);
+    }
+    for (int32_t i = lo; i <= pos; i++) {
+        double p = exp(s[i] - m);
+        l += p;
+        for (int32_t d = 0; d < kv->dv; d++) {
+            double v = kv_value(kv, i, d, false);
+            o->out[d] += p * v;
+            o->mass[d] += p * fabs(v);
+            o->v_max = fmax(o->v_max, fabs(v));
+        }
+    }
+    if (t->sinks)
+        l += exp((double)t->sinks[h] - m);
+    for (int32_t d = 0; d < kv->dv; d++) {
+        o->out[d] /= l;
+        o->mass[d] /= l;
+    }
+}
+
+/* A score is a chain of dk fused multiply-adds after a product with the scale; e^s turns its error
+ * into a relative one, to which the argument's own rounding (s - max, twice s_max at most) and the
+ * exponential add. Numerator and denominator each carry it, and the roundings of their sums: one
+ * per token and a few per block. Weights under e^-87.3 are e^-87.3. */
+static void attn_truth(struct kc *c, const struct attn_call *a, int32_t n_tok)
+{
+    const struct attn_tile *t = &a->t;
+    static struct truth o;
     for (int32_t r = 0; r < t->n_row; r++)
         for (int32_t h = 0; h < t->n_head; h++) {
-            const float *q = t->q + (size_t)r * t->q_stride + (size_t)(h * kv->dk);
-            double q_sum = 0;
-            for (int32_t d = 0; d < kv->dk; d++)
-                q_sum += fabs((double)q[d]);
-            double s_max = q_sum * k_max * (double)t->scale;
-            if (t->sinks)
-                s_max = fmax(s_max, fabs((double)t->sinks[h]));
-            double rel = 2 * UNIT * ((kv->dk + 8) * s_max + 16) + (n_tok + 32) * UNIT;
-            for (int32_t d = 0; d < kv->dv; d++) {
-                size_t i = (size_t)r * t->out_stride + (size_t)(h * kv->dv + d);
-                kc_near(c, "out", (double)t->out[i], (double)ref.out[i],
-                        rel * v_max + n_tok * (v_max + 1) * 4 * (double)FLT_MIN);
-            }
+            truth_one(a, r, h, &o);
+            double rel = 2 * UNIT * ((a->kv->dk + 8) * o.s_max + 16) + (n_tok + 32) * UNIT;
+            for (int32_t d = 0; d < a->kv->dv; d++)
+                kc_near(c, "out",
+                        (double)t->out[(size_t)r * t->out_stride + (size_t)(h * a->kv->dv + d)],
+                        o.out[d], rel * o.mass[d] + n_tok * (o.v_max + 1) * 4 * (double)FLT_MIN);
         }
+}
+
+/* The reference in kernels/ref says the same as the formula above, to its float32 result. */
+static void attn_ref(struct kc *c, const struct attn_call *a)
+{
+    const struct attn_tile *t = &a->t;
+    static struct truth o;
+    struct attn_tile ref = *t;
+    size_t n = (size_t)(t->n_row - 1) * t->out_stride + (size_t)(t->n_head * a->kv->dv);
+    ref.out = kc_alloc(c, n * 4, 4, KC_OUT);
+    ref_attn(&ref, a->kv);
+    truth_one(a, t->n_row - 1, t->n_head - 1, &o);
+    for (int32_t d = 0; d < a->kv->dv; d++)
+        kc_near(c, "ref_attn", (double)ref.out[n - (size_t)(a->kv->dv - d)], o.out[d],
+                2 * UNIT * fabs(o.out[d]) + 1e-12 * o.mass[d] + (double)FLT_MIN);
 }
 
 static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head *kv,
@@ -216,6 +253,8 @@ static void attn_case(struct kc *c, uint32_t i)
         return;
     if (gen != GEN_SPECIAL && gen != GEN_WILD)
         attn_truth(c, &got, n_tok);
+    if (i % 5 == 0 && gen == GEN_NORMAL)
+        attn_ref(c, &got);
 }
 
 void kc_attn(struct kc *c)

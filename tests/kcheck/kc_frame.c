@@ -20,7 +20,7 @@
 #include "base/cpu.h"
 #include "base/rng.h"
 
-enum { PAGE = 4096, POISON = 0xA5, PRINT_MAX = 8 };
+enum { PAGE = 4096, POISON = 0xA5, PRINT_MAX = 8, QUIET_MAX = 20 };
 #define SLOT_BYTES ((size_t)192 << 20)
 /* MXCSR without the sticky exception flags. */
 #define CONTROL_BITS 0xFFC0u
@@ -84,6 +84,8 @@ bool kc_case(struct kc *c, const char *fn, uint32_t i)
 {
     if (c->glob && fnmatch(c->glob, fn, 0) != 0)
         return false;
+    if (c->quiet && c->fails >= QUIET_MAX)
+        return false;
     c->at = fn_of(c, fn);
     if (c->list)
         return false;
@@ -117,7 +119,7 @@ void kc_fail(struct kc *c, const char *fmt, ...)
         return;
     c->failed = true;
     c->fails++;
-    if (c->at->fails++ >= PRINT_MAX)
+    if (c->at->fails++ >= PRINT_MAX || c->quiet)
         return;
     va_list ap;
     va_start(ap, fmt);

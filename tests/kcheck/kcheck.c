@@ -1,7 +1,8 @@
 /*
  * kcheck.c - the kernel checker's program: options, the walk over levels and families, the report.
  *
- *   kcheck [--list] [--isa=NAME] [--func=GLOB] [--seed=N] [--repeat=N] [--bench] [--json]
+ *   kcheck [--list] [--isa=NAME] [--func=GLOB] [--seed=N] [--repeat=N] [--self-test] [--bench]
+ *          [--json]
  *
  * Exit status 0 when every case passed, 1 when one failed, 2 for a wrong option. The seed is
  * printed first and last; the same seed draws the same cases on every machine.
@@ -30,12 +31,14 @@ static const char *const usage =
     "  --func=GLOB   only kernels whose name matches\n"
     "  --seed=N      seed of all inputs; default: fresh\n"
     "  --repeat=N    N rounds with seeds N, N+1, ...\n"
+    "  --self-test   checks that broken kernels are found out\n"
     "  --bench       time the kernels instead\n"
     "  --json        report as JSON\n";
 
 struct options {
     struct kc base;
     enum cpu_isa lo, hi;
+    bool self_test;
 };
 
 static int parse(struct options *o, int argc, char **argv)
@@ -51,6 +54,8 @@ static int parse(struct options *o, int argc, char **argv)
             o->base.list = true;
         else if (strcmp(a, "--bench") == 0)
             o->base.bench = true;
+        else if (strcmp(a, "--self-test") == 0)
+            o->self_test = true;
         else if (strcmp(a, "--json") == 0)
             o->base.json = true;
         else if (strncmp(a, "--func=", 7) == 0)
@@ -159,6 +164,11 @@ int main(int argc, char **argv)
     if (o.base.list) {
         list(&o);
         return 0;
+    }
+    if (o.self_test) {
+        int missed = kc_self_test(o.base.seed);
+        printf("%d faults went unnoticed\n", missed);
+        return missed != 0;
     }
     if (o.base.bench) {
         bench_all(&o);

@@ -34,7 +34,7 @@ struct kc {
     uint64_t seed, state;
     const char *glob;
     int repeat;
-    bool list, bench, json;
+    bool list, bench, json, quiet;
 
     struct kc_fn fn[KC_FN_MAX], *at;
     int n_fn;
@@ -115,5 +115,7 @@ void kc_attn(struct kc *c);  /* kv_put, attn */
 
 void kc_roof(struct kc *c);
 void kc_bench(struct kc *c);
+/* Runs the checks over deliberately broken kernels: the number of faults that went unnoticed. */
+int kc_self_test(uint64_t seed);
 
 #endif

@@ -8,7 +8,7 @@
  *
  * The order of inputs inside a tile row is free; it follows the packed words: the low nibbles of a
  * U4 line are inputs 0 4 1 5 of its 8, the high ones 2 6 3 7; a U8 line holds 0 2 1 3 of its 4.
- * Few rows go to the AVX-512 code. Tiles are configured and released within a call.
+ * Up to GEMM_AVX512_FEW rows over go to the AVX-512 code. Tiles are released before returning.
  */
 #include "kernels/amx/gemm_amx.h"
 
@@ -21,19 +21,15 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 enum {
-    STRIP = 16,    /* rows of a tile */
-    STRIPS = 2,    /* strips that share an unpacked block */
-    K_CHUNK = 512, /* inputs at a time; a multiple of every group size */
-    TILE_BYTES = 1024,
+    STRIP = 16,     /* rows of a tile */
+    STRIPS = 2,     /* strips that share an unpacked block */
+    K_CHUNK = 576,  /* inputs at a time, at most: what GEMM_SCRATCH holds */
     PREFETCH = 4096 /* bytes ahead, in the weights */
 };
 
 /* GCC 12's tile intrinsics do not tell the compiler what memory they read, so these do. */
-/* clang-format off */
-#define TILE_LOAD(tile, p, stride)                                                                 \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile                                            \
-                     ::"r"(p), "r"((size_t)(stride)) : "memory")
-/* clang-format on */
+#define TILE_LOAD(tile, p, step)                                                                   \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(p), "r"((size_t)(step)) : "memory")
 #define TILE_STORE(tile, p)                                                                        \
     __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(p), "r"((size_t)64) : "memory")
 #define TILE_ZERO(tile) __asm__ volatile("tilezero %%tmm" #tile ::)
@@ -51,7 +47,7 @@ struct work {
     int8_t hi[STRIPS][STRIP * K_CHUNK]; /* [k/tile_k][16 rows][tile_k] */
     int8_t lo[STRIPS][STRIP * K_CHUNK];
     uint8_t codes[PACK_ROWS * K_CHUNK]; /* [k/4][16 outputs][4] */
-    int32_t dot[2][2][STRIP * 16];      /* [parity of group][hi, lo] */
+    int32_t dot[2][2][STRIP * 16];      /* [parity of step][hi, lo] */
     float as[STRIPS][K_CHUNK / 16][STRIP];
     float asum[STRIPS][K_CHUNK / 16][STRIP];
     __m512 scale[K_CHUNK / 16], bias[K_CHUNK / 16];
@@ -61,8 +57,8 @@ _Static_assert(sizeof(struct work) <= GEMM_SCRATCH, "scratch");
 struct chunk { /* inputs [k0, k0+kn) of a panel of up to STRIPS strips */
     const struct packed *w;
     const struct qact *x;
-    int32_t m0, nm, k0, kn;
-    int32_t tile_k; /* inputs of a tile row: min(group, 64) */
+    int32_t m0, nm, k0, kn; /* kn: whole groups, at most K_CHUNK */
+    int32_t tile_k;         /* inputs of a tile row: min(group, 64) */
     struct work *t;
 };
 
@@ -194,15 +190,15 @@ struct strip {
     __mmask16 mask;
 };
 
-/* Tile products of group g, into tiles 0, 1 or, for odd groups, 2, 3: a sum that is being stored
- * is not waited for. */
-INLINE void group_dot(const struct strip *s, int32_t g)
+/* Tile products of group g, into tiles 0, 1 or, at odd steps, 2, 3: a sum that is being stored is
+ * not waited for. */
+INLINE void group_dot(const struct strip *s, int32_t g, bool odd)
 {
     const size_t tk = (size_t)s->tile_k, tile = STRIP * tk;
     const int8_t *hi = s->hi + (size_t)g * (size_t)s->group * STRIP;
     const int8_t *lo = s->lo + (size_t)g * (size_t)s->group * STRIP;
     const uint8_t *codes = s->codes + (size_t)g * s->group_step;
-    if (g & 1) {
+    if (odd) {
         TILE_ZERO(2);
         TILE_ZERO(3);
     } else {
@@ -213,7 +209,7 @@ INLINE void group_dot(const struct strip *s, int32_t g)
         TILE_LOAD(6, codes, 64);
         TILE_LOAD(4, hi, tk);
         TILE_LOAD(5, lo, tk);
-        if (g & 1) {
+        if (odd) {
             TILE_DOT(2, 4, 6);
             TILE_DOT(3, 5, 6);
         } else {
@@ -226,10 +222,10 @@ INLINE void group_dot(const struct strip *s, int32_t g)
     }
 }
 
-INLINE void group_store(const struct strip *s, int32_t g)
+INLINE void group_store(struct work *t, bool odd)
 {
-    int32_t(*dot)[STRIP * 16] = s->t->dot[g & 1];
-    if (g & 1) {
+    int32_t(*dot)[STRIP * 16] = t->dot[odd];
+    if (odd) {
         TILE_STORE(2, dot[0]);
         TILE_STORE(3, dot[1]);
     } else {
@@ -238,9 +234,9 @@ INLINE void group_store(const struct strip *s, int32_t g)
     }
 }
 
-INLINE void group_drain(const struct strip *s, int32_t g, __m512 *y)
+INLINE void group_drain(const struct strip *s, int32_t g, bool odd, __m512 *y)
 {
-    int32_t(*dot)[STRIP * 16] = s->t->dot[g & 1];
+    int32_t(*dot)[STRIP * 16] = s->t->dot[odd];
     const float *as = s->as[g], *asum = s->asum[g];
     __m512 scale = s->t->scale[g], bias = s->t->bias[g];
     UNROLL for (int r = 0; r < STRIP; r++)
@@ -253,62 +249,94 @@ INLINE void group_drain(const struct strip *s, int32_t g, __m512 *y)
     }
 }
 
-/* Group g's tile work is issued before group g-1 is drained, and stored after: neither the drain's
- * loads nor the next tile loads queue behind the stores. */
-static void strip_run(const struct strip *s)
+INLINE void rows_load(const struct strip *s, __m512 *y)
 {
-    __m512 y[STRIP];
     UNROLL for (int r = 0; r < STRIP; r++) y[r] =
         s->first || r >= s->rows ? _mm512_setzero_ps()
                                  : _mm512_maskz_loadu_ps(s->mask, s->y + (size_t)r * s->ldy);
-    group_dot(s, 0);
-    group_store(s, 0);
-    for (int32_t g = 1; g < s->groups; g++) {
-        group_dot(s, g);
-        group_drain(s, g - 1, y);
-        group_store(s, g);
-    }
-    group_drain(s, s->groups - 1, y);
+}
+
+INLINE void rows_store(const struct strip *s, const __m512 *y)
+{
     UNROLL for (int r = 0; r < STRIP; r++) if (r < s->rows)
         _mm512_mask_storeu_ps(s->y + (size_t)r * s->ldy, s->mask, y[r]);
+}
+
+/* Strips of one block, as a pipeline over their groups: at each step tile products of one group,
+ * the float work of the group two before, and last the store of the group one before, whose
+ * products are done by then. Neither the drain's loads nor the next tile loads queue behind the
+ * stores. The pipeline runs across strips, so that it fills once per block. */
+static void strips_run(const struct strip *s, int n)
+{
+    const struct strip *at = s;
+    const int32_t groups = s->groups, last = n * groups;
+    int32_t g_dot = 0, g_drain = 0;
+    __m512 y[STRIP];
+    rows_load(s, y);
+    for (int32_t step = 0; step < last + 2; step++) {
+        if (step < last) {
+            group_dot(at, g_dot, step & 1);
+            if (++g_dot == groups) {
+                g_dot = 0;
+                at++;
+            }
+        }
+        if (step >= 2) {
+            group_drain(s, g_drain, step & 1, y);
+            if (++g_drain == groups) {
+                rows_store(s, y);
+                g_drain = 0;
+                if (step < last + 1)
+                    rows_load(++s, y);
+            }
+        }
+        if (step >= 1 && step <= last)
+            group_store(s->t, ~step & 1);
+    }
 }
 
 static void block_run(const struct chunk *c, int32_t b, float *dst, size_t ldd)
 {
     const struct packed *w = c->w;
-    const int32_t n = w->n - b * PACK_ROWS;
+    const int32_t n = w->n - b * PACK_ROWS, n_strip = (c->nm + STRIP - 1) / STRIP;
     unpack(c, b);
-    struct strip s = {
-        .t = c->t,
-        .group = w->group,
-        .tile_k = c->tile_k,
-        .groups = c->kn / w->group,
-        .ldy = ldd,
-        .first = c->k0 == 0,
-        .mask = (__mmask16)(n >= PACK_ROWS ? 0xFFFF : (1u << n) - 1),
-        .codes = c->t->codes,
-        .group_step = (size_t)w->group * PACK_ROWS,
-    };
-    if (w->kind == PACK_U8) { /* lines are tile rows as they are */
-        s.group_step = pack_group_bytes(w->kind, w->scale, w->group);
-        s.codes = w->p + (size_t)b * w->block_bytes + (size_t)(c->k0 / w->group) * s.group_step +
-                  2 * PACK_ROWS * pack_scale_bytes(w->scale);
+    struct strip s[STRIPS];
+    for (int i = 0; i < n_strip; i++) {
+        s[i] = (struct strip){
+            .hi = c->t->hi[i],
+            .lo = c->t->lo[i],
+            .as = (const float(*)[STRIP])c->t->as[i],
+            .asum = (const float(*)[STRIP])c->t->asum[i],
+            .codes = c->t->codes,
+            .group_step = (size_t)w->group * PACK_ROWS,
+            .t = c->t,
+            .y = dst + (size_t)i * STRIP * ldd,
+            .ldy = ldd,
+            .group = w->group,
+            .tile_k = c->tile_k,
+            .groups = c->kn / w->group,
+            .rows = c->nm - i * STRIP < STRIP ? c->nm - i * STRIP : STRIP,
+            .first = c->k0 == 0,
+            .mask = (__mmask16)(n >= PACK_ROWS ? 0xFFFF : (1u << n) - 1),
+        };
+        if (w->kind == PACK_U8) { /* lines are tile rows as they are */
+            s[i].group_step = pack_group_bytes(w->kind, w->scale, w->group);
+            s[i].codes = w->p + (size_t)b * w->block_bytes +
+                         (size_t)(c->k0 / w->group) * s[i].group_step +
+                         2 * PACK_ROWS * pack_scale_bytes(w->scale);
+        }
     }
-    for (int i = 0; i * STRIP < c->nm; i++) {
-        s.hi = c->t->hi[i];
-        s.lo = c->t->lo[i];
-        s.as = (const float(*)[STRIP])c->t->as[i];
-        s.asum = (const float(*)[STRIP])c->t->asum[i];
-        s.y = dst + (size_t)i * STRIP * ldd;
-        s.rows = c->nm - i * STRIP < STRIP ? c->nm - i * STRIP : STRIP;
-        strip_run(&s);
-    }
+    strips_run(s, n_strip);
 }
 
+/* Chunks of about equal length, in whole groups. */
 static void panel_run(struct chunk *c, int32_t b0, int32_t b1, float *dst, size_t ldd)
 {
-    for (c->k0 = 0; c->k0 < c->w->k; c->k0 += K_CHUNK) {
-        c->kn = c->w->k - c->k0 < K_CHUNK ? c->w->k - c->k0 : K_CHUNK;
+    const int32_t k = c->w->k, group = c->w->group, most = K_CHUNK / group * group;
+    const int32_t n = (k + most - 1) / most;
+    const int32_t step = ((k + n - 1) / n + group - 1) / group * group;
+    for (c->k0 = 0; c->k0 < k; c->k0 += step) {
+        c->kn = k - c->k0 < step ? k - c->k0 : step;
         for (int i = 0; i * STRIP < c->nm; i++)
             pack_strip(c, i);
         for (int32_t b = b0; b < b1; b++)

@@ -6,9 +6,9 @@
  * group are exact in int32; groups are combined in ascending order with the canonical three float
  * operations (kern_generic.c: row_q).
  *
- *   few rows (up to GEMM_AVX512_FEW): codes are unpacked from the packed words as they are used
- *   many rows:  the codes of NB blocks are unpacked once per K_CHUNK inputs into a panel in L1,
- *               swept by tiles of up to TILE_M rows
+ * Rows go FEW at a time over one block, which then lies in the first-level cache; codes are
+ * unpacked as they are used, a fifth of the work at 8 rows. (A panel of unpacked codes was half as
+ * fast.)
  */
 #include "kernels/avx512/gemm_avx512.h"
 
@@ -20,9 +20,6 @@
 
 enum {
     FEW = GEMM_AVX512_FEW,
-    TILE_M = 8,     /* rows of a panel tile: NB * TILE_M integer accumulators */
-    NB = 2,         /* blocks of a panel */
-    K_CHUNK = 256,  /* inputs of a panel, 8 KiB a block; a multiple of every group size */
     PREFETCH = 8192 /* bytes ahead */
 };
 
@@ -36,21 +33,24 @@ INLINE __m512 scale16(const uint8_t *p, enum scale_type t)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
-/* Inputs 2j, 2j+1 of a word as two 16-bit halves. */
+/* Inputs 2j, 2j+1 of a word as two 16-bit halves; the last pair needs no mask. */
 INLINE __m512i codes(__m512i word, enum pack_kind kind, int j)
 {
-    if (kind == PACK_U4)
-        return _mm512_and_si512(_mm512_srli_epi32(word, (unsigned)(4 * j)),
-                                _mm512_set1_epi32(0x000F000F));
-    return _mm512_and_si512(_mm512_srli_epi32(word, (unsigned)(8 * j)),
-                            _mm512_set1_epi32(0x00FF00FF));
+    const int bits = kind == PACK_U4 ? 4 : 8;
+    if (16 - bits * j == bits)
+        return _mm512_srli_epi16(word, (unsigned)(bits * j));
+    return _mm512_and_si512(_mm512_srli_epi32(word, (unsigned)(bits * j)),
+                            _mm512_set1_epi32(kind == PACK_U4 ? 0x000F000F : 0x00FF00FF));
 }
 
-INLINE __m512i pair(const int16_t *a)
+/* acc += codes . (a[0], a[1]), the pair broadcast from memory. Written out because GCC 12 loads the
+ * pair into a register of its own and copies every sum twice per product. */
+struct pair {
+    int16_t a[2];
+};
+INLINE void dot_mem(__m512i *acc, __m512i codes, const int16_t *a)
 {
-    int32_t v;
-    memcpy(&v, a, 4);
-    return _mm512_set1_epi32(v);
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(*acc) : "v"(codes), "m"(*(const struct pair *)a));
 }
 
 INLINE __m512 drain(__m512 y, __m512i dot, __m512 scale, __m512 bias, float as, float asum)
@@ -67,47 +67,50 @@ INLINE __mmask16 block_mask(const struct packed *w, int32_t b)
     return (__mmask16)(n >= PACK_ROWS ? 0xFFFF : (1u << n) - 1);
 }
 
-/* ---- few rows -------------------------------------------------------------------------------- */
+/* ---- integer weights ------------------------------------------------------------------------- */
 
-struct few {
+struct few { /* up to FEW rows */
     const struct packed *w;
     const struct qact *x;
     int32_t m0;
-    float *dst;
+    float *dst; /* of the block */
     size_t ldd;
 };
 
-/* One line times nm rows. Several sums per row while rows are few: a chain of vpdpwssd on one
- * register would wait for itself. */
+/* Sums per row, so that a chain of vpdpwssd does not wait for itself. */
+INLINE int n_sum(int nm)
+{
+    return nm <= 2 ? 4 : nm <= 6 ? 2 : 1;
+}
+
+/* One line times nm rows. */
 INLINE void line_few(__m512i *acc, __m512i word, const int16_t *a, size_t lda, enum pack_kind kind,
                      int nm)
 {
-    const int n_sum = nm == 1 ? 4 : nm <= 3 ? 2 : 1, n_pair = kind == PACK_U4 ? 4 : 2;
+    const int n_pair = kind == PACK_U4 ? 4 : 2, ns = n_sum(nm);
     UNROLL for (int j = 0; j < n_pair; j++)
     {
         __m512i c = codes(word, kind, j);
         UNROLL for (int m = 0; m < nm; m++)
-        {
-            __m512i *s = &acc[m * n_sum + j % n_sum];
-            *s = _mm512_dpwssd_epi32(*s, c, pair(a + (size_t)m * lda + 2 * j));
-        }
+            dot_mem(&acc[m * ns + j % ns], c, a + (size_t)m * lda + 2 * j);
     }
 }
 
 INLINE __m512i sum_few(const __m512i *acc, int m, int nm)
 {
-    if (nm == 1)
-        return _mm512_add_epi32(_mm512_add_epi32(acc[0], acc[1]), _mm512_add_epi32(acc[2], acc[3]));
-    if (nm <= 3)
-        return _mm512_add_epi32(acc[2 * m], acc[2 * m + 1]);
-    return acc[m];
+    acc += m * n_sum(nm);
+    if (n_sum(nm) == 1)
+        return acc[0];
+    if (n_sum(nm) == 2)
+        return _mm512_add_epi32(acc[0], acc[1]);
+    return _mm512_add_epi32(_mm512_add_epi32(acc[0], acc[1]), _mm512_add_epi32(acc[2], acc[3]));
 }
 
-INLINE void block_few(const struct few *f, int32_t b, float *dst, enum pack_kind kind, int nm)
+INLINE void block_few(const struct few *f, int32_t b, enum pack_kind kind, int nm)
 {
     const struct packed *w = f->w;
     const int32_t n_group = w->k / w->group, per = kind == PACK_U4 ? 8 : 4;
-    const int n_acc = nm == 1 ? 4 : nm <= 3 ? 2 * nm : nm;
+    const int n_acc = nm * n_sum(nm);
     const enum scale_type st = w->scale;
     const size_t sb = PACK_ROWS * pack_scale_bytes(st), lda = (size_t)w->k;
     const uint8_t *p = w->p + (size_t)b * w->block_bytes;
@@ -118,7 +121,7 @@ INLINE void block_few(const struct few *f, int32_t b, float *dst, enum pack_kind
     UNROLL for (int m = 0; m < nm; m++) y[m] = _mm512_setzero_ps();
     for (int32_t g = 0; g < n_group; g++, a += w->group) {
         const uint8_t *scales = p;
-        __m512i acc[FEW];
+        __m512i acc[2 * FEW];
         UNROLL for (int i = 0; i < n_acc; i++) acc[i] = _mm512_setzero_si512();
         for (size_t i = 0; i < 2 * sb; i += 64)
             _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
@@ -135,14 +138,14 @@ INLINE void block_few(const struct few *f, int32_t b, float *dst, enum pack_kind
         }
     }
     __mmask16 mask = block_mask(w, b);
-    UNROLL for (int m = 0; m < nm; m++) _mm512_mask_storeu_ps(dst + (size_t)m * f->ldd, mask, y[m]);
+    UNROLL for (int m = 0; m < nm; m++)
+        _mm512_mask_storeu_ps(f->dst + (size_t)m * f->ldd, mask, y[m]);
 }
 
 #define FEW_FN(kind, nm)                                                                           \
-    static void few_##kind##_##nm(const struct few *f, int32_t b0, int32_t b1)                     \
+    static void few_##kind##_##nm(const struct few *f, int32_t b)                                  \
     {                                                                                              \
-        for (int32_t b = b0; b < b1; b++)                                                          \
-            block_few(f, b, f->dst + (size_t)(b - b0) * PACK_ROWS, kind, nm);                      \
+        block_few(f, b, kind, nm);                                                                 \
     }
 #define FEW_ROWS(kind)                                                                             \
     FEW_FN(kind, 1)                                                                                \
@@ -156,7 +159,7 @@ INLINE void block_few(const struct few *f, int32_t b, float *dst, enum pack_kind
 FEW_ROWS(PACK_U4)
 FEW_ROWS(PACK_U8)
 
-typedef void few_fn(const struct few *f, int32_t b0, int32_t b1);
+typedef void few_fn(const struct few *f, int32_t b);
 static few_fn *const few_table[2][FEW] = {
     {few_PACK_U4_1, few_PACK_U4_2, few_PACK_U4_3, few_PACK_U4_4, few_PACK_U4_5, few_PACK_U4_6,
      few_PACK_U4_7, few_PACK_U4_8},
@@ -164,168 +167,15 @@ static few_fn *const few_table[2][FEW] = {
      few_PACK_U8_7, few_PACK_U8_8},
 };
 
-/* ---- many rows: panels ----------------------------------------------------------------------- */
-
-/* What a block's K_CHUNK inputs look like after unpacking, in the caller's scratch. */
-struct panel {
-    __m512i codes[K_CHUNK / 2]; /* [k/2][16 rows][2] int16 */
-    __m512 scale[K_CHUNK / 16]; /* [groups] */
-    __m512 bias[K_CHUNK / 16];
-};
-_Static_assert(NB * sizeof(struct panel) <= GEMM_SCRATCH, "scratch");
-
-/* Unpacks inputs [k0, k0+kn) of block b. */
-INLINE void unpack(struct panel *t, const struct packed *w, int32_t b, int32_t k0, int32_t kn,
-                   enum pack_kind kind)
-{
-    const size_t sb = PACK_ROWS * pack_scale_bytes(w->scale);
-    const uint8_t *p = w->p + (size_t)b * w->block_bytes +
-                       (size_t)(k0 / w->group) * pack_group_bytes(kind, w->scale, w->group);
-    const int32_t per = kind == PACK_U4 ? 8 : 4;
-    __m512i *out = t->codes;
-    for (int32_t g = 0; g < kn / w->group; g++) {
-        t->scale[g] = scale16(p, w->scale);
-        t->bias[g] = scale16(p + sb, w->scale);
-        p += 2 * sb;
-        for (int32_t k = 0; k < w->group; k += per, p += 64) {
-            _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
-            __m512i word = _mm512_load_si512(p);
-            UNROLL for (int j = 0; j < per / 2; j++) *out++ = codes(word, kind, j);
-        }
-    }
-}
-
-struct sweep {
-    const struct panel *t; /* [nb] */
-    const int16_t *a;      /* first row, input k0 */
-    size_t lda, n_group;   /* strides of a and of as, asum */
-    const float *as, *asum;
-    float *y; /* [rows][nb*16] running outputs */
-    size_t ldy;
-    int32_t group, groups; /* inputs per group; groups in this chunk */
-    bool first;            /* y starts at zero */
-    __mmask16 mask[NB];
-};
-
-INLINE void sweep_tile(const struct sweep *s, int32_t m0, int nb, int nm)
-{
-    const int16_t *a = s->a + (size_t)m0 * s->lda;
-    const float *as = s->as + (size_t)m0 * s->n_group, *asum = s->asum + (size_t)m0 * s->n_group;
-    float *y = s->y + (size_t)m0 * s->ldy;
-    size_t c = 0;
-    for (int32_t g = 0; g < s->groups; g++) {
-        __m512i acc[NB * TILE_M];
-        UNROLL for (int i = 0; i < nb * nm; i++) acc[i] = _mm512_setzero_si512();
-        for (int32_t i = 0; i < s->group; i += 2, a += 2, c++)
-            UNROLL for (int m = 0; m < nm; m++)
-            {
-                __m512i v = pair(a + (size_t)m * s->lda);
-                UNROLL for (int b = 0; b < nb; b++) acc[b * nm + m] =
-                    _mm512_dpwssd_epi32(acc[b * nm + m], s->t[b].codes[c], v);
-            }
-        UNROLL for (int m = 0; m < nm; m++) UNROLL for (int b = 0; b < nb; b++)
-        {
-            size_t at = (size_t)m * s->n_group + (size_t)g;
-            float *p = y + (size_t)m * s->ldy + (size_t)b * PACK_ROWS;
-            __m512 v =
-                s->first && g == 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(s->mask[b], p);
-            v = drain(v, acc[b * nm + m], s->t[b].scale[g], s->t[b].bias[g], as[at], asum[at]);
-            _mm512_mask_storeu_ps(p, s->mask[b], v);
-        }
-    }
-}
-
-INLINE void sweep_rest(const struct sweep *s, int32_t m, int nb, int rest)
-{
-    switch (rest) {
-    case 1:
-        sweep_tile(s, m, nb, 1);
-        break;
-    case 2:
-        sweep_tile(s, m, nb, 2);
-        break;
-    case 3:
-        sweep_tile(s, m, nb, 3);
-        break;
-    case 4:
-        sweep_tile(s, m, nb, 4);
-        break;
-    case 5:
-        sweep_tile(s, m, nb, 5);
-        break;
-    case 6:
-        sweep_tile(s, m, nb, 6);
-        break;
-    case 7:
-        sweep_tile(s, m, nb, 7);
-        break;
-    default:
-        break;
-    }
-}
-
-static void sweep(const struct sweep *s, int32_t nm, int nb)
-{
-    int32_t m = 0;
-    for (; nm - m >= TILE_M; m += TILE_M)
-        if (nb == 2)
-            sweep_tile(s, m, 2, TILE_M);
-        else
-            sweep_tile(s, m, 1, TILE_M);
-    if (nb == 2)
-        sweep_rest(s, m, 2, nm - m);
-    else
-        sweep_rest(s, m, 1, nm - m);
-}
-
-static void blocks_many(const struct packed *w, int32_t b, int nb, const struct sweep *all,
-                        int32_t nm, struct panel *t)
-{
-    for (int32_t k0 = 0; k0 < w->k; k0 += K_CHUNK) {
-        int32_t kn = w->k - k0 < K_CHUNK ? w->k - k0 : K_CHUNK;
-        struct sweep s = *all;
-        for (int i = 0; i < nb; i++) {
-            if (w->kind == PACK_U4)
-                unpack(&t[i], w, b + i, k0, kn, PACK_U4);
-            else
-                unpack(&t[i], w, b + i, k0, kn, PACK_U8);
-            s.mask[i] = block_mask(w, b + i);
-        }
-        s.a += k0;
-        s.as += k0 / w->group;
-        s.asum += k0 / w->group;
-        s.groups = kn / w->group;
-        s.first = k0 == 0;
-        sweep(&s, nm, nb);
-    }
-}
-
 void gemm_q__avx512(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x,
                     int32_t m0, int32_t nm, float *dst, size_t ldd, void *scratch)
 {
-    if (nm <= 2 * FEW) {
+    for (int32_t b = b0; b < b1; b++, dst += PACK_ROWS)
         for (int32_t m = 0; m < nm; m += FEW) {
             int32_t part = nm - m < FEW ? nm - m : FEW;
             struct few f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
-            few_table[w->kind == PACK_U8][part - 1](&f, b0, b1);
+            few_table[w->kind == PACK_U8][part - 1](&f, b);
         }
-        return;
-    }
-    const size_t ng = (size_t)(w->k / w->group);
-    struct sweep all = {
-        .t = scratch,
-        .a = x->a + (size_t)m0 * (size_t)w->k,
-        .lda = (size_t)w->k,
-        .n_group = ng,
-        .as = x->scale + (size_t)m0 * ng,
-        .asum = x->sum + (size_t)m0 * ng,
-        .ldy = ldd,
-        .group = w->group,
-    };
-    for (int32_t b = b0; b < b1; b += NB) {
-        all.y = dst + (size_t)(b - b0) * PACK_ROWS;
-        blocks_many(w, b, b1 - b < NB ? b1 - b : NB, &all, nm, scratch);
-    }
 }
 
 /* ---- float weights --------------------------------------------------------------------------- */

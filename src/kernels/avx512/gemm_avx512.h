@@ -4,7 +4,7 @@
 
 #include "kernels/kernels.h"
 
-/* Rows up to which codes are unpacked as they are used. */
+/* Rows that share one unpacking of the codes. */
 enum { GEMM_AVX512_FEW = 8 };
 
 void gemm_q__avx512(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x,
