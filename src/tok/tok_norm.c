@@ -47,30 +47,101 @@ static bool all_ascii(struct str s)
     return true;
 }
 
-/* One region: a starter and what composes with it, at most 64 K characters at a time in memory. */
+/* Code points of a region: few of them as a rule. */
+struct cps {
+    utf8proc_int32_t few[64], *v;
+    size_t n, cap;
+};
+
+enum { EXPAND_MAX = 32 /* of one character; Unicode's longest is 18 */, INSERT_MAX = 32 };
+
+static bool cps_add(struct cps *c, uint32_t cp, utf8proc_option_t opt)
+{
+    if (c->cap - c->n < EXPAND_MAX) {
+        utf8proc_int32_t *v = malloc(2 * c->cap * sizeof *v);
+        if (!v)
+            return false;
+        memcpy(v, c->v, c->n * sizeof *v);
+        if (c->v != c->few)
+            free(c->v);
+        c->v = v;
+        c->cap *= 2;
+    }
+    int bound = UTF8PROC_BOUNDCLASS_START;
+    utf8proc_ssize_t n =
+        utf8proc_decompose_char((utf8proc_int32_t)cp, c->v + c->n, EXPAND_MAX, opt, &bound);
+    if (n < 0 || n > EXPAND_MAX)
+        c->v[c->n] = (utf8proc_int32_t)cp, n = 1;
+    c->n += (size_t)n;
+    return true;
+}
+
+static unsigned mark_class(utf8proc_int32_t cp)
+{
+    return utf8proc_get_property(cp)->combining_class & 255u;
+}
+
+/* n marks by rising class, equals in their order. */
+static bool marks_sort(utf8proc_int32_t *v, size_t n)
+{
+    if (n <= INSERT_MAX) {
+        for (size_t i = 1; i < n; i++) {
+            utf8proc_int32_t x = v[i];
+            size_t k = i;
+            for (; k > 0 && mark_class(v[k - 1]) > mark_class(x); k--)
+                v[k] = v[k - 1];
+            v[k] = x;
+        }
+        return true;
+    }
+    size_t at[257] = {0};
+    utf8proc_int32_t *from = malloc(n * sizeof *from);
+    if (!from)
+        return false;
+    memcpy(from, v, n * sizeof *from);
+    for (size_t i = 0; i < n; i++)
+        at[mark_class(from[i]) + 1]++;
+    for (int k = 1; k < 257; k++)
+        at[k] += at[k - 1];
+    for (size_t i = 0; i < n; i++)
+        v[at[mark_class(from[i])]++] = from[i];
+    free(from);
+    return true;
+}
+
+/* Decomposed and in canonical order. utf8proc's own ordering takes time with the square of a run of
+ * marks, and a text may be nothing but marks. */
+static bool decompose(struct str s, utf8proc_option_t opt, struct cps *c)
+{
+    size_t len, run = 0;
+    for (size_t i = 0; i < s.n; i += len)
+        if (!cps_add(c, tok_cp((const uint8_t *)s.p, i, s.n, &len), opt))
+            return false;
+    for (size_t i = 0; i <= c->n; i++) {
+        if (i < c->n && mark_class(c->v[i]))
+            continue;
+        if (i - run > 1 && !marks_sort(c->v + run, i - run))
+            return false;
+        run = i + 1;
+    }
+    return true;
+}
+
+/* One region: a starter and what composes with it. */
 static enum qn_status form_region(struct str s, utf8proc_option_t opt, struct buf *out,
                                   struct qn_err *err)
 {
-    if (s.n == 0)
-        return QN_OK;
-    const utf8proc_uint8_t *p = (const utf8proc_uint8_t *)s.p;
-    utf8proc_int32_t stack[64], *cp = stack;
-    utf8proc_ssize_t n = utf8proc_decompose(p, (utf8proc_ssize_t)s.n, cp, 64, opt);
-    if (n > 64) {
-        cp = malloc((size_t)n * sizeof *cp);
-        if (!cp)
-            return err_set(err, QN_NO_MEMORY, "tok", "out of memory while normalizing");
-        n = utf8proc_decompose(p, (utf8proc_ssize_t)s.n, cp, n, opt);
-    }
-    if (n >= 0)
-        n = utf8proc_normalize_utf32(cp, n, opt);
-    if (n < 0)
-        buf_add_str(out, s); /* not valid UTF-8: cannot happen, kept as it is */
+    struct cps c;
+    c.v = c.few;
+    c.n = 0;
+    c.cap = sizeof c.few / sizeof c.few[0];
+    bool ok = decompose(s, opt, &c);
+    utf8proc_ssize_t n = ok ? utf8proc_normalize_utf32(c.v, (utf8proc_ssize_t)c.n, opt) : 0;
     for (utf8proc_ssize_t i = 0; i < n; i++)
-        buf_add_utf8(out, (uint32_t)cp[i]);
-    if (cp != stack)
-        free(cp);
-    return QN_OK;
+        buf_add_utf8(out, (uint32_t)c.v[i]);
+    if (c.v != c.few)
+        free(c.v);
+    return ok ? QN_OK : err_set(err, QN_NO_MEMORY, "tok", "out of memory while normalizing");
 }
 
 static utf8proc_option_t form_options(enum tok_op_kind kind)

@@ -97,6 +97,7 @@ struct attn_args {
     int32_t n_kv, group;                /* query heads per kv head */
     int32_t head_parts, heads_part;     /* a large group is cut */
     int32_t dk, dv, window;
+    int32_t chunk0; /* a region holds at most POOL_CHUNK_MAX chunks: this one's first */
     enum kv_type type;
     float scale;
     bool reference;
@@ -109,6 +110,7 @@ struct attn_piece {
 
 static struct attn_piece attn_piece_of(const struct attn_args *a, int chunk)
 {
+    chunk += a->chunk0;
     int32_t part = chunk % a->head_parts, c = chunk / a->head_parts;
     struct attn_piece p = {.rows = a->tiles[c / a->n_kv], .kv_head = c % a->n_kv};
     p.head0 = p.kv_head * a->group + part * a->heads_part;
@@ -129,6 +131,15 @@ static int attn_regions(const void *args, int chunk, struct pool_region *r)
     return 1;
 }
 
+/* A late worker may find the next step's tile here, with the rows of the last one in hand: only
+ * rows that both have are inside the queries as well as inside the destination. */
+static int32_t rows_inside(const struct attn_piece *p, int32_t rows)
+{
+    if (rows > p->rows.n)
+        rows = p->rows.n;
+    return rows >= 1 && rows * p->n_head <= ATTN_Q_MAX ? rows : 1;
+}
+
 static void attn_run(const void *args, int chunk, const struct pool_region *r, void *work)
 {
     const struct attn_args *a = args;
@@ -147,7 +158,7 @@ static void attn_run(const void *args, int chunk, const struct pool_region *r, v
         .out = (float *)r[0].p,
         .q_stride = a->ldq,
         .out_stride = r[0].stride / sizeof(float),
-        .n_row = r[0].rows * p.n_head <= ATTN_Q_MAX ? r[0].rows : 1, /* torn rows: stay inside */
+        .n_row = rows_inside(&p, r[0].rows),
         .n_head = p.n_head,
         .pos = p.rows.pos,
         .window = a->window,
@@ -193,9 +204,12 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .reference = ex->reference,
     };
     int64_t n = (int64_t)ex->step.n_tile * a->n_kv * parts;
-    QN_ASSERT(n <= POOL_CHUNK_MAX);
-    struct pool_job job = {attn_regions, attn_run, &args, sizeof args, (int)n};
-    pool_run(ex->pool, &job);
+    for (int64_t at = 0; at < n; at += POOL_CHUNK_MAX) {
+        int64_t more = n - at < POOL_CHUNK_MAX ? n - at : POOL_CHUNK_MAX;
+        args.chunk0 = (int32_t)at;
+        struct pool_job job = {attn_regions, attn_run, &args, sizeof args, (int)more};
+        pool_run(ex->pool, &job);
+    }
 }
 
 const struct exec_ops exec_cpu_ops = {

@@ -417,11 +417,49 @@ static void test_setup_refused(void **state)
     }
 }
 
+/* More (tile, head) pairs than one region of the pool holds: 5 tiles of 1024 heads. Keys are zero:
+ * a head's answer is the mean of its values, which are all alike. */
+static void test_many_heads(void **state)
+{
+    enum { N = 130, H = 1024, W = 16 };
+    for (int nth = 1; nth <= 2; nth++) {
+        struct exec_params p = {.n_thread = nth, .max_rows = N, .n_ctx = N};
+        struct kv_layer l = {.n_head = H, .dk = W, .dv = W};
+        struct attn_op a = {.n_head = H, .n_kv = H, .dk = W, .dv = W, .scale = 1};
+        struct exec *ex = NULL;
+        struct kv_seq *seq = NULL;
+        struct tensor *qkv = NULL, *q = NULL, *att = NULL;
+        struct qn_err err;
+        CHECK_OK(cpu_isa_parse(NULL, &p.isa, &err), err);
+        CHECK_OK(exec_create(&p, &ex, &err), err);
+        CHECK_OK(kv_setup(ex, &l, 1, &err), err);
+        CHECK_OK(kv_seq_create(ex, &seq, &err), err);
+        CHECK_OK(tensor_create(ex, 3 * H * W, &qkv, &err), err);
+        CHECK_OK(tensor_create(ex, H * W, &q, &err), err);
+        CHECK_OK(tensor_create(ex, H * W, &att, &err), err);
+        int32_t zeros[N] = {0};
+        struct exec_span span = {seq, zeros, N, 0};
+        CHECK_OK(exec_begin(ex, &span, 1, &err), err);
+        qkv->rows = N;
+        for (int32_t i = 0; i < N; i++)
+            for (int32_t h = 0; h < H; h++)
+                for (int32_t d = 0; d < W; d++)
+                    row(qkv, i)[(2 * H + h) * W + d] = (float)(h % 127 + 1);
+        op_rope_append(ex, q, qkv, &a);
+        op_attn(ex, att, q, &a);
+        for (int32_t i = 0; i < N; i++)
+            for (int32_t h = 0; h < H; h++)
+                near("a head's answer", row(att, i)[h * W + i % W], h % 127 + 1, 1e-4);
+        kv_seq_free(ex, seq);
+        exec_free(ex);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows), cmocka_unit_test(test_embed_take),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_no_stale_nan),
-        cmocka_unit_test(test_setup_refused)};
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_embed_take),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_no_stale_nan),
+        cmocka_unit_test(test_setup_refused), cmocka_unit_test(test_many_heads)};
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

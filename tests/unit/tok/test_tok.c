@@ -255,13 +255,44 @@ static void invalid_utf8(void **state)
     }
 }
 
+/* Marks in the wrong order, a million of them: sorted by class, in time that grows with their
+ * number (the square of it would take this test past its time limit). */
+static void many_marks(void **state)
+{
+    enum { N = 500000 };
+    static const enum tok_op_kind forms[] = {OP_NFD, OP_NFC, OP_NFKC};
+    struct buf text = BUF_INIT, want = BUF_INIT, tmp[2] = {BUF_INIT, BUF_INIT};
+    for (int few = 0; few < 2; few++) {
+        int n = few ? 5 : N;
+        for (size_t f = 0; f < sizeof forms / sizeof forms[0]; f++) {
+            struct tok_ops ops = {.n = 1, .v = {{.kind = forms[f]}}};
+            struct str got;
+            struct qn_err err;
+            buf_clear(&text);
+            buf_clear(&want);
+            buf_addz(&text, "xq");
+            buf_addz(&want, "xq");
+            for (int i = 0; i < n; i++)
+                buf_addz(&text, "\u0304\u0323"); /* classes 230 and 220 */
+            for (int i = 0; i < 2 * n; i++)
+                buf_addz(&want, i < n ? "\u0323" : "\u0304");
+            CHECK_OK(tok_normalize(&ops, buf_str(&text), tmp, &got, &err), err);
+            assert_true(str_eq(got, buf_str(&want)));
+        }
+    }
+    buf_free(&text);
+    buf_free(&want);
+    buf_free(&tmp[0]);
+    buf_free(&tmp[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goldens),      cmocka_unit_test(facts),
         cmocka_unit_test(special_text), cmocka_unit_test(byte_fallback),
         cmocka_unit_test(long_words),   cmocka_unit_test(both_merges),
-        cmocka_unit_test(invalid_utf8),
+        cmocka_unit_test(invalid_utf8), cmocka_unit_test(many_marks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
