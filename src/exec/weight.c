@@ -3,7 +3,8 @@
  *
  * Integer codes of 2, 3 and 4 bits go to PACK_U4, 5, 6 and 8 bits to PACK_U8, with their scales and
  * biases in the checkpoint's type. MXFP4 and NVFP4 codes become integers 0..24 (twice the value,
- * plus 12) with a float32 scale and bias, exactly the same weights. MXFP8 becomes bf16, exactly.
+ * plus 12) with a float32 scale and bias: the same weights, but for the rounding of a bias under a
+ * global scale (1e-6 of the scale). MXFP8 becomes bf16, exactly.
  * Everything is a pure function of one (block, group) unit, spread over the pool.
  */
 #include <stdlib.h>

@@ -20,7 +20,13 @@ struct attn_state {
     float mb[ATTN_Q_MAX], lb[ATTN_Q_MAX];
 };
 
+/* Inlined, the counts of queries and groups are constants and the loops unroll into registers. The
+ * portable build and the sanitizers' builds do without: there it only multiplies the code. */
+#ifdef KERN_SMALL_CODE
+#define ATTN_INLINE static
+#else
 #define ATTN_INLINE static inline __attribute__((always_inline))
+#endif
 
 ATTN_INLINE const uint8_t *kv_at(const struct kv_head *kv, int32_t t, size_t off)
 {
