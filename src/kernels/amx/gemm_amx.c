@@ -17,7 +17,11 @@
 
 #include "kernels/avx512/gemm_avx512.h"
 
+#ifdef KERN_SMALL_CODE
+#define INLINE static
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 #define UNROLL _Pragma("GCC unroll 16")
 
 enum {

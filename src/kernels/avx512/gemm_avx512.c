@@ -15,7 +15,11 @@
 #include <immintrin.h>
 #include <string.h>
 
+#ifdef KERN_SMALL_CODE
+#define INLINE static
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 #define UNROLL _Pragma("GCC unroll 8")
 
 enum {
