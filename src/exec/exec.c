@@ -68,7 +68,7 @@ void exec_free(struct exec *ex)
     pool_free(ex->pool);
     for (int32_t i = 0; i < ex->n_tensor; i++) {
         mem_free(ex->tensors[i]->p,
-                 (size_t)ex->max_rows * (size_t)ex->tensors[i]->cols * sizeof(float));
+                 (size_t)ex->tensors[i]->cap * (size_t)ex->tensors[i]->cols * sizeof(float));
         free(ex->tensors[i]);
     }
     for (int32_t i = 0; i < ex->n_weight; i++)
@@ -78,6 +78,9 @@ void exec_free(struct exec *ex)
         free(ex->ropes[i]->cs);
         free(ex->ropes[i]);
     }
+    for (int32_t i = 0; i < ex->n_moe; i++)
+        moe_free(ex->moes[i]);
+    free(ex->moes);
     free(ex->tensors);
     free(ex->weights);
     free(ex->ropes);
@@ -106,16 +109,23 @@ enum qn_status exec_reserve(struct exec *ex, size_t bytes, struct qn_err *err)
 
 enum qn_status tensor_create(struct exec *ex, int32_t cols, struct tensor **out, struct qn_err *err)
 {
+    return tensor_create_rows(ex, ex->max_rows, cols, out, err);
+}
+
+enum qn_status tensor_create_rows(struct exec *ex, int32_t rows, int32_t cols, struct tensor **out,
+                                  struct qn_err *err)
+{
     struct tensor *t = calloc(1, sizeof *t);
-    size_t bytes = (size_t)ex->max_rows * (size_t)cols * sizeof(float);
+    size_t bytes = (size_t)rows * (size_t)cols * sizeof(float);
     float *p = t ? mem_alloc(bytes) : NULL;
     if (!p || !list_push((void ***)&ex->tensors, &ex->n_tensor, &ex->cap_tensor, t)) {
         mem_free(p, bytes);
         free(t);
-        QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory for activations of %d x %d floats",
-                ex->max_rows, cols);
+        QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory for activations of %d x %d floats", rows,
+                cols);
     }
     t->p = p;
+    t->cap = rows;
     t->cols = cols;
     *out = t;
     return QN_OK;
@@ -187,6 +197,18 @@ void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const 
 void op_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act)
 {
     ex->ops->glu(ex, dst, gu, act);
+}
+
+void op_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
+              enum route_weights kind)
+{
+    ex->ops->route(ex, moe, logits, kind);
+}
+
+void op_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, struct moe *moe,
+                const struct experts *w)
+{
+    ex->ops->experts(ex, dst, x, moe, w);
 }
 
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src)

@@ -21,6 +21,7 @@ struct tensor; /* activations: [rows <= max_rows, cols] float32 on the backend *
 struct weight; /* an immutable matrix or vector of the model */
 struct rope;   /* rotary embedding: frequencies and form */
 struct kv_seq; /* KV memory of one sequence */
+struct moe;    /* choices of routed experts and their activations */
 
 struct exec_params {
     int32_t n_thread;
@@ -53,6 +54,9 @@ struct weight_src {
     int32_t bits, group;
     enum scale_type scale_type; /* of scales and biases, WEIGHT_AFFINE */
     const uint8_t *data, *scales, *biases;
+    int32_t n_stack; /* so many matrices of n x k behind each other (experts); 0 = one */
+    int32_t active;  /* of them read for one row */
+    const uint8_t *global_scales; /* [n_stack] float32 for WEIGHT_NVFP4 stacks, or NULL */
     float global_scale; /* WEIGHT_NVFP4: w = code*scale*global_scale/2688; 0 = absent (factor 1) */
 };
 /* Address space for all matrices to come, in the order they will be read. Call once, first. */
@@ -161,6 +165,32 @@ enum glu {
     GLU_CLAMPED, /* gpt-oss: g = min(g,7), u = clip(u,-7,7): g sigmoid(1.702 g) (u+1) */
 };
 void op_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
+/* ---- routed experts ---- */
+
+enum { MOE_EXPERT_MAX = 4096, MOE_TOP_MAX = 64 };
+struct moe_shape {
+    int32_t n_expert, top_k; /* top_k experts for each row */
+    int32_t n_embd, n_ff;
+};
+enum qn_status moe_create(struct exec *ex, const struct moe_shape *s, struct moe **out,
+                          struct qn_err *err);
+/* The top_k largest logits[row, n_expert] of each row; among equal ones the higher ids. */
+enum route_weights {
+    ROUTE_OF_CHOSEN, /* softmax over the chosen */
+    ROUTE_OF_ALL,    /* softmax over all experts, the chosen as they are */
+};
+void op_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
+              enum route_weights kind);
+/* dst = sum over the row's chosen experts e, by rising e, of
+ *       weight_e * (down_e act(gate_e x + b, up_e x + b) + b).
+ * Matrices are stacks; biases [n_expert, n] or NULL. Experts that no row chose are not read. */
+struct experts {
+    const struct weight *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+    enum glu act;
+};
+void op_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, struct moe *moe,
+                const struct experts *w);
+
 /* Keeps the rows whose logits are wanted. */
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
 

@@ -12,13 +12,16 @@
 #include "exec/exec.h"
 
 struct tensor {
-    float *p; /* [max_rows, cols], 64-byte aligned, row stride = cols */
+    float *p; /* [cap, cols], 64-byte aligned, row stride = cols */
     int32_t rows, cols;
+    int32_t cap; /* rows there is memory for */
 };
 
 struct weight {
-    struct packed pk; /* matrices */
-    float *vec;       /* vectors; [n] */
+    struct packed pk;   /* matrices; the first of a stack */
+    int32_t n_stack;    /* matrices of a stack; 0 = no stack */
+    size_t stack_bytes; /* from one to the next */
+    float *vec;         /* vectors; [n] */
     int32_t n;
     size_t bytes;
 };
@@ -46,6 +49,19 @@ struct kv_store {
     uint8_t *zero_page;
     uint8_t **free_pages; /* stack */
     size_t n_free, cap_free;
+};
+
+/* Routed experts. A place is a (row, slot) pair in the order of experts. */
+struct moe {
+    struct moe_shape shape;
+    int32_t n_row;
+    int32_t *ids, *place; /* [rows, top_k]: chosen experts by rising id, and their places */
+    float *weights;       /* [rows, top_k] */
+    int32_t *row;         /* [places] */
+    int32_t *first;       /* [n_expert + 1]: places of an expert */
+    int32_t *next;        /* [n_expert]: sorting */
+    uint64_t *pieces;     /* [POOL_CHUNK_MAX]: how a region is cut */
+    struct tensor *x, *gu, *act, *y; /* [places, ..] */
 };
 
 /* A step's rows, in memory that outlives it. */
@@ -80,10 +96,12 @@ struct exec {
     struct tensor **tensors;
     struct weight **weights;
     struct rope **ropes;
-    int32_t n_tensor, n_weight, n_rope, cap_tensor, cap_weight, cap_rope;
+    struct moe **moes;
+    int32_t n_tensor, n_weight, n_rope, n_moe, cap_tensor, cap_weight, cap_rope, cap_moe;
     int32_t k_max; /* widest input of a matrix: sizes the quantized activations */
 
     struct qact qact[QACT_GROUPS];
+    int32_t qact_rows[QACT_GROUPS];
     struct kv_store kv;
     struct step step;
 };
@@ -100,6 +118,9 @@ struct exec_ops {
                         const struct attn_op *);
     void (*attn)(struct exec *, struct tensor *, const struct tensor *, const struct attn_op *);
     void (*glu)(struct exec *, struct tensor *, const struct tensor *, enum glu);
+    void (*route)(struct exec *, struct moe *, const struct tensor *, enum route_weights);
+    void (*experts)(struct exec *, struct tensor *, const struct tensor *, struct moe *,
+                    const struct experts *);
     void (*take)(struct exec *, struct tensor *, const struct tensor *);
 };
 extern const struct exec_ops exec_cpu_ops;
@@ -108,6 +129,13 @@ extern const struct exec_ops exec_cpu_ops;
 void *mem_alloc(size_t n);
 void *mem_alloc_huge(size_t n); /* weights */
 void mem_free(void *p, size_t n);
+
+/* exec.c: a tensor of more rows than a step has. */
+enum qn_status tensor_create_rows(struct exec *ex, int32_t rows, int32_t cols, struct tensor **out,
+                                  struct qn_err *err);
+
+/* moe.c */
+void moe_free(struct moe *m);
 
 /* step.c */
 void step_tiles(struct exec *ex, int32_t rows_max);

@@ -42,7 +42,7 @@ static struct packed shape_of(const struct weight_src *s)
 size_t weight_bytes_loaded(const struct weight_src *s)
 {
     struct packed pk = shape_of(s);
-    return (size_t)pack_n_block(s->n) * pk.block_bytes;
+    return (size_t)pack_n_block(s->n) * pk.block_bytes * (size_t)(s->n_stack ? s->n_stack : 1);
 }
 
 /* ---- one unit: the rows of block b, inputs of group g ---------------------------------------- */
@@ -292,13 +292,20 @@ static enum qn_status weight_new(struct exec *ex, const struct weight_src *s, st
     return QN_OK;
 }
 
-/* Room for the quantized rows of the widest matrix, for each group size in use. */
-static enum qn_status qact_grow(struct exec *ex, int32_t k, int32_t group, struct qn_err *err)
+/* Room for the quantized rows of the widest matrix, for each group size in use; a row of a step is
+ * one for each expert it chooses. */
+static enum qn_status qact_grow(struct exec *ex, const struct weight_src *s, int32_t group,
+                                struct qn_err *err)
 {
-    struct qact *q = &ex->qact[__builtin_ctz((unsigned)group) - 4];
-    if (q->a && q->k >= k)
+    int slot = __builtin_ctz((unsigned)group) - 4;
+    struct qact *q = &ex->qact[slot];
+    int32_t k = s->k, n_row = ex->max_rows * (s->n_stack ? s->active : 1);
+    if (q->a && q->k >= k && ex->qact_rows[slot] >= n_row)
         return QN_OK;
-    size_t rows = (size_t)ex->max_rows, ng = (size_t)(k / group);
+    k = q->k > k ? q->k : k;
+    n_row = ex->qact_rows[slot] > n_row ? ex->qact_rows[slot] : n_row;
+    ex->qact_rows[slot] = n_row;
+    size_t rows = (size_t)n_row, ng = (size_t)(k / group);
     pool_quiesce(ex->pool);
     free(q->a);
     free(q->scale);
@@ -319,6 +326,10 @@ static enum qn_status check_src(const struct weight_src *s, struct qn_err *err)
     if (s->n < 1 || s->k < 1 || s->n > (1 << 28) || s->k > WEIGHT_DIM_MAX)
         QN_FAIL(err, QN_UNSUPPORTED, "weight", "%s: %d outputs of %d inputs is out of range",
                 s->name, s->n, s->k);
+    if (s->n_stack < 0 || s->n_stack > MOE_EXPERT_MAX || (s->n_stack && s->active < 1) ||
+        s->active > MOE_TOP_MAX)
+        QN_FAIL(err, QN_UNSUPPORTED, "weight", "%s: %d of %d matrices at a time; at most %d of %d",
+                s->name, s->active, s->n_stack, MOE_TOP_MAX, MOE_EXPERT_MAX);
     if (!is_integer(s->format))
         return QN_OK;
     int32_t g = group_of(s);
@@ -330,6 +341,26 @@ static enum qn_status check_src(const struct weight_src *s, struct qn_err *err)
         QN_FAIL(err, QN_BAD_INPUT, "weight", "%s: %d bits in groups of %d; bits are 2,3,4,5,6,8",
                 s->name, s->bits, g);
     return QN_OK;
+}
+
+/* Matrix e of a stack as a source of its own. */
+static struct weight_src stack_at(const struct weight_src *s, int32_t e)
+{
+    struct weight_src one = *s;
+    size_t n = (size_t)s->n, k = (size_t)s->k, row = s->format == WEIGHT_F32 ? 4 * k : 2 * k;
+    if (s->global_scales)
+        memcpy(&one.global_scale, s->global_scales + 4 * (size_t)e, 4);
+    if (e == 0)
+        return one;
+    if (s->scales) {
+        size_t sb = s->format == WEIGHT_AFFINE ? pack_scale_bytes(s->scale_type) : 1;
+        size_t step = (size_t)e * n * (k / (size_t)s->group) * sb;
+        row = k * (size_t)s->bits / 8;
+        one.scales += step;
+        one.biases = s->biases ? s->biases + step : NULL;
+    }
+    one.data += (size_t)e * n * row;
+    return one;
 }
 
 enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct weight **out,
@@ -344,10 +375,15 @@ enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct w
     struct weight *w = NULL;
     QN_TRY(weight_new(ex, s, &w, err));
     if (is_integer(s->format))
-        QN_TRY(qact_grow(ex, s->k, pk.group, err));
+        QN_TRY(qact_grow(ex, s, pk.group, err));
     uint8_t *dst = ex->region + ex->region_used;
     ex->region_used += bytes;
-    pack_all(ex, s, &pk, dst);
+    w->n_stack = s->n_stack;
+    w->stack_bytes = bytes / (size_t)(s->n_stack ? s->n_stack : 1);
+    for (int32_t e = 0; e < (s->n_stack ? s->n_stack : 1); e++) {
+        struct weight_src one = stack_at(s, e);
+        pack_all(ex, &one, &pk, dst + (size_t)e * w->stack_bytes);
+    }
     pk.p = dst;
     w->pk = pk;
     w->bytes = bytes;

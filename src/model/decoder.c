@@ -89,6 +89,41 @@ static enum qn_status load_mlp(struct model *m, struct loader *l, int32_t i, str
     return load_places(s, l, i, v, err);
 }
 
+static enum qn_status load_experts(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    struct decoder_layer *w = &s->layers[i];
+    const struct decoder_experts *e = &s->experts;
+    const char *p = s->prefix;
+    QN_TRY(load_matrix(l, &w->router, e->n, m->n_embd, err, LAYER "%s", p, i, e->router));
+    if (e->bias)
+        QN_TRY(load_vec(l, &w->router_bias, e->n, err, LAYER "%s.bias", p, i, e->router));
+    struct stack_shape in = {e->n, e->top_k, e->n_ff, m->n_embd};
+    struct stack_shape out = {e->n, e->top_k, m->n_embd, e->n_ff};
+    const struct {
+        struct weight **w, **bias;
+        const char *name;
+        const struct stack_shape *shape;
+    } v[] = {{&w->gate, &w->gate_bias, "gate_proj", &in},
+             {&w->up, &w->up_bias, "up_proj", &in},
+             {&w->down, &w->down_bias, "down_proj", &out}};
+    for (size_t j = 0; j < sizeof v / sizeof v[0]; j++) {
+        QN_TRY(load_stack(l, v[j].w, v[j].shape, err, LAYER "%s.%s", p, i, e->experts, v[j].name));
+        if (e->bias)
+            QN_TRY(load_stack_vec(l, v[j].bias, v[j].shape, err, LAYER "%s.%s.bias", p, i,
+                                  e->experts, v[j].name));
+    }
+    return QN_OK;
+}
+
+static enum qn_status create_moe(struct model *m, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    struct moe_shape shape = {s->experts.n, s->experts.top_k, m->n_embd, s->experts.n_ff};
+    QN_TRY(tensor_create(m->ex, s->experts.n, &s->route, err));
+    return moe_create(m->ex, &shape, &s->moe, err);
+}
+
 static enum qn_status create_tensors(struct model *m, struct qn_err *err)
 {
     struct decoder *s = m->state;
@@ -123,9 +158,11 @@ enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *er
     for (int32_t i = 0; i < m->n_layer; i++) {
         QN_TRY(load_norms(m, l, i, err));
         QN_TRY(load_attn(m, l, i, err));
-        QN_TRY(load_mlp(m, l, i, err));
+        QN_TRY((s->layers[i].routed ? load_experts : load_mlp)(m, l, i, err));
     }
     QN_TRY(load_vec(l, &s->norm, m->n_embd, err, "%smodel.norm.weight", p));
+    if (s->head_if_present)
+        s->tied = !loader_has(l, "%slm_head.weight", p);
     s->head = s->embed;
     if (s->tied)
         loader_skip(l, "*lm_head.*");
@@ -135,6 +172,8 @@ enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *er
     for (int i = 0; i < 2; i++)
         if (s->rope[i].dims)
             QN_TRY(rope_from_config(m->ex, &s->rope[i], &s->turn[i], err));
+    if (s->experts.n)
+        QN_TRY(create_moe(m, err));
     return create_tensors(m, err);
 }
 
@@ -189,6 +228,14 @@ static struct attn_op project(struct exec *ex, struct decoder *s, int32_t i)
 
 static void mlp(struct exec *ex, struct decoder *s, const struct decoder_layer *w)
 {
+    if (w->routed) {
+        op_linear(ex, &(struct linear){s->route, 0, w->router, w->router_bias}, 1, s->n);
+        op_route(ex, s->moe, s->route, s->experts.weights);
+        op_experts(ex, s->delta, s->n, s->moe,
+                   &(struct experts){w->gate, w->up, w->down, w->gate_bias, w->up_bias,
+                                     w->down_bias, s->act});
+        return;
+    }
     struct linear parts[] = {{s->gu, 0, w->gate, w->gate_bias},
                              {s->gu, s->n_ff, w->up, w->up_bias}};
     op_linear(ex, parts, w->up ? 2 : 1, s->n);

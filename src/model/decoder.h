@@ -5,6 +5,7 @@
  *
  *     h += [post_attn] o( attn( rope(qnorm(q(n))), rope(knorm(k(n))), v(n) ) )   n = rms(h) w1
  *     h += [post_mlp]  down( act(gate(n), up(n)) )                               n = rms(h) w2
+ *          or the weighted sum of the chosen experts' such parts
  */
 #ifndef MODEL_DECODER_H
 #define MODEL_DECODER_H
@@ -15,11 +16,21 @@
 
 struct decoder_layer {
     bool local;     /* rotates by rope[1] */
+    bool routed;    /* experts instead of one feed-forward part */
     int32_t window; /* 0 = sees everything before it */
     struct weight *norm1, *norm2, *post_attn, *post_mlp;
     struct weight *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias; /* fused: q is all three */
     struct weight *q_norm, *k_norm, *sinks;
     struct weight *gate, *up, *down, *gate_bias, *up_bias, *down_bias; /* fused: gate is both */
+    struct weight *router, *router_bias;
+};
+
+/* Routed experts; n 0 = none. */
+struct decoder_experts {
+    int32_t n, top_k, n_ff;
+    const char *router, *experts; /* names below a layer: "mlp.gate", "mlp.switch_mlp" */
+    bool bias;                    /* on router and experts */
+    enum route_weights weights;
 };
 
 struct decoder {
@@ -30,18 +41,21 @@ struct decoder {
     float norm_add, embed_scale, attn_scale;
     enum glu act;
     bool tied;
+    bool head_if_present; /* tied exactly when lm_head is absent */
     bool qkv_bias, o_bias, mlp_bias;
     bool fused;      /* qkv_proj and gate_up_proj */
     bool qk_norm;    /* q_norm and k_norm before rotation */
     bool post_norms; /* gemma: norms behind attention and feed-forward too */
     bool sinks;
+    struct decoder_experts experts;
     struct rope_params rope[2]; /* of all layers; of local ones (dims 0 = no such) */
 
     struct decoder_layer *layers;
     struct kv_layer *kv;
     struct weight *embed, *norm, *head;
     struct rope *turn[2];
-    struct tensor *h[2], *n, *qkv, *q, *att, *delta, *post, *gu, *act_out, *logits;
+    struct moe *moe;
+    struct tensor *h[2], *n, *qkv, *q, *att, *delta, *post, *gu, *act_out, *route, *logits;
 };
 
 /* ---- decoder_config.c: reading config.json, in the order given -------------------------------- */

@@ -138,7 +138,7 @@ static enum qn_status load_weights(struct qn_engine *e, const struct qn_engine_p
         loader_totals(l, &t);
         e->info.n_param = t.n_param;
         e->info.weight_bytes = t.packed_bytes;
-        e->info.step_bytes = t.packed_bytes;
+        e->info.step_bytes = t.step_bytes;
         e->info.bits_per_weight = t.n_param ? 8.0 * (double)t.stored_bytes / (double)t.n_param : 0;
     }
     loader_free(l);

@@ -87,18 +87,27 @@ bool loader_has(const struct loader *l, const char *fmt, ...)
     return st_find(l->st, str_of(name)) != NULL;
 }
 
-static enum qn_status check_shape(const struct st_tensor *t, int64_t rows, int64_t cols,
-                                  enum st_dtype dtype, struct qn_err *err)
+struct want {
+    int32_t stack; /* 0 = two dimensions */
+    int64_t rows, cols;
+    enum st_dtype dtype;
+};
+
+static enum qn_status check_shape(const struct st_tensor *t, const struct want *w,
+                                  struct qn_err *err)
 {
-    char found[128];
-    bool ok = t->n_dim == 2 && t->shape[0] == rows && t->shape[1] == cols && t->dtype == dtype;
-    if (ok)
-        return QN_OK;
     static const char *const names[] = {"F32", "F16", "BF16", "U8", "U32", "other"};
+    int d = w->stack ? 1 : 0;
+    char found[128], stack[16] = "";
+    if (t->n_dim == 2 + d && (!d || t->shape[0] == w->stack) && t->shape[d] == w->rows &&
+        t->shape[d + 1] == w->cols && t->dtype == w->dtype)
+        return QN_OK;
+    if (d)
+        snprintf(stack, sizeof stack, "%d, ", w->stack);
     QN_FAIL(err, QN_BAD_INPUT, "loader",
-            "tensor " STR_FMT ": found %s %s, expected %s [%lld, %lld]", STR_ARG(t->name),
-            t->dtype_name, st_shape_text(t, found, sizeof found), names[dtype], (long long)rows,
-            (long long)cols);
+            "tensor " STR_FMT ": found %s %s, expected %s [%s%lld, %lld]", STR_ARG(t->name),
+            t->dtype_name, st_shape_text(t, found, sizeof found), names[w->dtype], stack,
+            (long long)w->rows, (long long)w->cols);
 }
 
 static enum qn_status missing(const char *name, const char *suffix, struct qn_err *err)
@@ -110,8 +119,10 @@ static enum qn_status missing(const char *name, const char *suffix, struct qn_er
 static void account(struct loader *l, const struct weight_src *s, const struct weight *w,
                     const struct st_tensor *const *t)
 {
-    l->totals.n_param += (int64_t)s->n * s->k;
-    l->totals.packed_bytes += (int64_t)weight_bytes(w);
+    int64_t bytes = (int64_t)weight_bytes(w), stack = s->n_stack ? s->n_stack : 1;
+    l->totals.n_param += (int64_t)s->n * s->k * stack;
+    l->totals.packed_bytes += bytes;
+    l->totals.step_bytes += s->active ? bytes / stack * s->active : bytes;
     for (int i = 0; i < 4; i++) {
         if (!t[i])
             continue;
@@ -133,8 +144,9 @@ static enum qn_status affine_scales(struct weight_src *s, const struct st_tensor
         QN_FAIL(err, QN_BAD_INPUT, "loader",
                 "tensor " STR_FMT ": dtype %s; expected F32, F16 or BF16", STR_ARG(scales->name),
                 scales->dtype_name);
-    QN_TRY(check_shape(scales, s->n, s->k / s->group, d, err));
-    QN_TRY(check_shape(biases, s->n, s->k / s->group, d, err));
+    struct want w = {s->n_stack, s->n, s->k / s->group, d};
+    QN_TRY(check_shape(scales, &w, err));
+    QN_TRY(check_shape(biases, &w, err));
     s->scale_type = d == ST_F32 ? SCALE_F32 : d == ST_F16 ? SCALE_F16 : SCALE_BF16;
     s->scales = scales->data;
     s->biases = biases->data;
@@ -147,9 +159,11 @@ static enum qn_status global_scale(struct loader *l, const char *module, struct 
     *t = take(l, module, ".global_scale");
     if (!*t)
         return QN_OK;
-    if ((*t)->dtype != ST_F32 || (*t)->bytes != 4)
-        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s.global_scale: expected one F32", module);
+    int32_t n = s->n_stack ? s->n_stack : 1;
+    if ((*t)->dtype != ST_F32 || (*t)->bytes != 4 * (size_t)n)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s.global_scale: expected %d F32", module, n);
     memcpy(&s->global_scale, (*t)->data, 4);
+    s->global_scales = s->n_stack ? (*t)->data : NULL;
     return QN_OK;
 }
 
@@ -161,14 +175,44 @@ static enum qn_status quantized_src(struct loader *l, const char *module, struct
     if (s->group < 1 || s->k % s->group || (int64_t)s->k * s->bits % 32)
         QN_FAIL(err, QN_BAD_INPUT, "loader", "%s: %d inputs do not divide into groups of %d",
                 module, s->k, s->group);
-    QN_TRY(check_shape(t[0], s->n, (int64_t)s->k * s->bits / 32, ST_U32, err));
+    struct want words = {s->n_stack, s->n, (int64_t)s->k * s->bits / 32, ST_U32};
+    QN_TRY(check_shape(t[0], &words, err));
     if (s->format == WEIGHT_AFFINE) {
         t[2] = take(l, module, ".biases");
         return t[2] ? affine_scales(s, t[1], t[2], err) : missing(module, ".biases", err);
     }
-    QN_TRY(check_shape(t[1], s->n, s->k / s->group, ST_U8, err));
+    struct want bytes = {s->n_stack, s->n, s->k / s->group, ST_U8};
+    QN_TRY(check_shape(t[1], &bytes, err));
     s->scales = t[1]->data;
     return s->format == WEIGHT_NVFP4 ? global_scale(l, module, s, &t[3], err) : QN_OK;
+}
+
+static enum qn_status load_module(struct loader *l, struct weight **out,
+                                  const struct stack_shape *shape, const char *module,
+                                  struct qn_err *err)
+{
+    const struct st_tensor *t[4] = {take(l, module, ".weight"), take(l, module, ".scales")};
+    if (!t[0])
+        return missing(module, ".weight", err);
+    struct quant_spec q;
+    QN_TRY(quant_resolve(l->cfg, str_of(module), t[0], t[1], shape->k, &q, err));
+    struct weight_src s = {.name = module,
+                           .format = q.format,
+                           .n = shape->n,
+                           .k = shape->k,
+                           .bits = q.bits,
+                           .group = q.group,
+                           .n_stack = shape->n_stack,
+                           .active = shape->active,
+                           .data = t[0]->data};
+    struct want plain = {shape->n_stack, shape->n, shape->k, t[0]->dtype};
+    if (q.bits)
+        QN_TRY(quantized_src(l, module, &s, t, err));
+    else
+        QN_TRY(check_shape(t[0], &plain, err));
+    QN_TRY(weight_load(l->ex, &s, out, err));
+    account(l, &s, *out, t);
+    return QN_OK;
 }
 
 enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int32_t k,
@@ -179,23 +223,42 @@ enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int
     va_start(ap, fmt);
     vsnprintf(module, sizeof module, fmt, ap);
     va_end(ap);
-    const struct st_tensor *t[4] = {take(l, module, ".weight"), take(l, module, ".scales")};
+    return load_module(l, out, &(struct stack_shape){.n = n, .k = k}, module, err);
+}
+
+enum qn_status load_stack(struct loader *l, struct weight **out, const struct stack_shape *shape,
+                          struct qn_err *err, const char *fmt, ...)
+{
+    char module[NAME_MAX_];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(module, sizeof module, fmt, ap);
+    va_end(ap);
+    return load_module(l, out, shape, module, err);
+}
+
+/* Vectors [n], or [n_stack, n] */
+static enum qn_status load_vectors(struct loader *l, struct weight **out,
+                                   const struct stack_shape *shape, const char *name,
+                                   struct qn_err *err)
+{
+    const struct st_tensor *t[4] = {take(l, name, "")};
     if (!t[0])
-        return missing(module, ".weight", err);
+        return missing(name, "", err);
+    char found[128];
+    int32_t stack = shape->n_stack, n = shape->n;
+    if (t[0]->n_dim != (stack ? 2 : 1) || (stack && t[0]->shape[0] != stack) ||
+        t[0]->shape[stack ? 1 : 0] != n)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s: found shape %s, expected [%.0d%s%d]", name,
+                st_shape_text(t[0], found, sizeof found), stack, stack ? ", " : "", n);
     struct quant_spec q;
-    QN_TRY(quant_resolve(l->cfg, str_of(module), t[0], t[1], k, &q, err));
-    struct weight_src s = {.name = module,
+    QN_TRY(quant_resolve(NULL, str_of(name), t[0], NULL, 0, &q, err));
+    struct weight_src s = {.name = name,
                            .format = q.format,
-                           .n = n,
-                           .k = k,
-                           .bits = q.bits,
-                           .group = q.group,
+                           .n = stack ? stack : 1,
+                           .k = n,
                            .data = t[0]->data};
-    if (q.bits)
-        QN_TRY(quantized_src(l, module, &s, t, err));
-    else
-        QN_TRY(check_shape(t[0], n, k, t[0]->dtype, err));
-    QN_TRY(weight_load(l->ex, &s, out, err));
+    QN_TRY(weight_load_vec(l->ex, &s, out, err));
     account(l, &s, *out, t);
     return QN_OK;
 }
@@ -208,30 +271,34 @@ enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct
     va_start(ap, fmt);
     vsnprintf(name, sizeof name, fmt, ap);
     va_end(ap);
-    const struct st_tensor *t[4] = {take(l, name, "")};
-    if (!t[0])
-        return missing(name, "", err);
-    char found[128];
-    if (t[0]->n_dim != 1 || t[0]->shape[0] != n)
-        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s: found shape %s, expected [%d]", name,
-                st_shape_text(t[0], found, sizeof found), n);
-    struct quant_spec q;
-    QN_TRY(quant_resolve(NULL, str_of(name), t[0], NULL, 0, &q, err));
-    struct weight_src s = {.name = name, .format = q.format, .n = 1, .k = n, .data = t[0]->data};
-    QN_TRY(weight_load_vec(l->ex, &s, out, err));
-    account(l, &s, *out, t);
-    return QN_OK;
+    return load_vectors(l, out, &(struct stack_shape){.n = n}, name, err);
 }
 
-void loader_skip(struct loader *l, const char *pattern)
+enum qn_status load_stack_vec(struct loader *l, struct weight **out,
+                              const struct stack_shape *shape, struct qn_err *err, const char *fmt,
+                              ...)
 {
     char name[NAME_MAX_];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    return load_vectors(l, out, shape, name, err);
+}
+
+int32_t loader_skip(struct loader *l, const char *pattern)
+{
+    char name[NAME_MAX_];
+    int32_t n = 0;
     for (int32_t i = 0; i < st_count(l->st); i++) {
         struct str s = st_at(l->st, i)->name;
         snprintf(name, sizeof name, STR_FMT, STR_ARG(s));
-        if (fnmatch(pattern, name, 0) == 0)
-            l->used[i] = true;
+        if (fnmatch(pattern, name, 0) != 0)
+            continue;
+        l->used[i] = true;
+        n++;
     }
+    return n;
 }
 
 enum qn_status loader_done(struct loader *l, struct qn_err *err)

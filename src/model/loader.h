@@ -23,11 +23,22 @@ bool loader_has(const struct loader *l, const char *fmt, ...) __attribute__((for
 enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int32_t k,
                            struct qn_err *err, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
+/* The same for a stack of matrices [n_stack, n, k], `active` of which are read for one row. */
+struct stack_shape {
+    int32_t n_stack, active, n, k;
+};
+enum qn_status load_stack(struct loader *l, struct weight **out, const struct stack_shape *shape,
+                          struct qn_err *err, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* A stack of vectors [n_stack, n]. */
+enum qn_status load_stack_vec(struct loader *l, struct weight **out,
+                              const struct stack_shape *shape, struct qn_err *err, const char *fmt,
+                              ...) __attribute__((format(printf, 5, 6)));
 /* The vector of n floats with this full tensor name. */
 enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct qn_err *err,
                         const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* Marks tensors whose name matches this shell pattern as known and not needed. */
-void loader_skip(struct loader *l, const char *pattern);
+/* Marks tensors whose name matches this shell pattern as known and not needed; how many. */
+int32_t loader_skip(struct loader *l, const char *pattern);
 /* Fails naming the first tensor that nothing asked for. */
 enum qn_status loader_done(struct loader *l, struct qn_err *err);
 
@@ -35,6 +46,7 @@ struct loader_totals {
     int64_t n_param;      /* elements of the matrices and vectors loaded */
     int64_t stored_bytes; /* as they lie in the checkpoint */
     int64_t packed_bytes; /* in memory */
+    int64_t step_bytes;   /* of those, read for one row: of a stack only the active part */
 };
 void loader_totals(const struct loader *l, struct loader_totals *out);
 

@@ -220,5 +220,7 @@ const struct exec_ops exec_cpu_ops = {
     .rope_append = cpu_rope_append,
     .attn = cpu_attn,
     .glu = cpu_glu,
+    .route = cpu_route,
+    .experts = cpu_experts,
     .take = cpu_take,
 };

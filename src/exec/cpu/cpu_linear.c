@@ -134,7 +134,7 @@ static void quantize_rows(struct exec *ex, const struct qact *q, const struct te
 }
 
 /* The activations of x for a group size; quantized once per call. */
-static struct qact quantized(struct exec *ex, int32_t group, const struct tensor *x, bool *done)
+struct qact cpu_quantized(struct exec *ex, int32_t group, const struct tensor *x, bool *done)
 {
     int slot = __builtin_ctz((unsigned)group) - 4;
     struct qact q = ex->qact[slot];
@@ -172,7 +172,7 @@ void cpu_linear(struct exec *ex, const struct linear *parts, int32_t n, const st
                            .ldd = (size_t)dst->cols,
                            .bias = parts[i].bias ? parts[i].bias->vec : NULL};
         if (!ex->reference && (pk->kind == PACK_U4 || pk->kind == PACK_U8))
-            p->q = quantized(ex, pk->group, x, done);
+            p->q = cpu_quantized(ex, pk->group, x, done);
         int64_t blocks = CHUNK_WEIGHTS / (int64_t)pk->block_bytes;
         int64_t least = pack_n_block(pk->n) / (POOL_CHUNK_MAX / 8) + 1;
         p->blocks_chunk = (int32_t)(blocks < least ? least : blocks);

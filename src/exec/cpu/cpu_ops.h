@@ -17,6 +17,12 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
                      const struct attn_op *a);
 void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
 void cpu_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
+void cpu_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
+               enum route_weights kind);
+void cpu_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, struct moe *moe,
+                 const struct experts *w);
+/* cpu_linear.c: the activations of x for a group size, quantized when done[] says not yet. */
+struct qact cpu_quantized(struct exec *ex, int32_t group, const struct tensor *x, bool *done);
 void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
 
 /* A row-wise job: `one` computes one row into out[]. Doubles as the pool job's arguments. */
@@ -26,6 +32,7 @@ struct rows_job {
     const struct kernels *kern;
     const struct weight *w;
     const int32_t *ids;
+    const float *coef;
     const float *in[ROWS_IN_MAX];
     float *out[ROWS_OUT_MAX];
     int32_t in_cols[ROWS_IN_MAX], out_cols[ROWS_OUT_MAX];

@@ -1,9 +1,9 @@
 /*
- * test_real.c - a real model, SmolLM2-135M-Instruct, against float32 results of mlx-lm on the same
- * weights: token ids, greedy continuations up to the first near-tie, log-probabilities, likelihood
- * of a text, and the divergence of the canonical from the reference arithmetic.
- * The model's folder: QUERN_SMOLLM2, else models/smollm2 in the cache folder (`quern get smollm2`);
- * the results: QUERN_SHARED/goldens/real. Skipped, with the reason, when one is absent.
+ * test_real.c - real models against float32 results of mlx-lm on the same weights: token ids,
+ * greedy continuations up to the first near-tie, log-probabilities, likelihood of a text, and the
+ * divergence of the canonical from the reference arithmetic. The table below says where models and
+ * results are; what is absent is left out with the reason, and with nothing to check the test is
+ * skipped. `test_real FOLDER GOLDEN.json` checks any other pair.
  */
 #include <math.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "quern.h"
 
-enum { PROMPTS = 8, GREEDY = 64, KL_TOKENS = 24, CHUNK = 64 };
+enum { PROMPTS_MAX = 8, GREEDY = 64, KL_TOKENS = 24, CHUNK = 64 };
 static const double MARGIN = 0.05; /* docs/numerics.md, gate 2 */
 
 static char model_dir[1024];
@@ -66,7 +66,9 @@ static void check_ids(const struct json *v)
     struct str text = json_str(json_get(v, "text"));
     int32_t want[512], n = ids_of(json_get(v, "ids"), want, 512), n_got, *got;
     struct qn_err err;
-    CHECK_OK(qn_tokenize(engine, text.p, text.n, QN_TOK_PARSE_SPECIAL, &got, &n_got, &err), err);
+    CHECK_OK(qn_tokenize(engine, text.p, text.n, QN_TOK_ADD_SPECIAL | QN_TOK_PARSE_SPECIAL, &got,
+                         &n_got, &err),
+             err);
     if (n_got != n || memcmp(got, want, (size_t)n * sizeof *want) != 0)
         fail_msg("\"%.40s\": %d ids, expected %d, or they differ", text.p, n_got, n);
     qn_free(got);
@@ -133,27 +135,29 @@ static void run_judge(struct run *r, int prompt, int32_t j)
 
 static void test_greedy(void **state)
 {
-    static struct run runs[PROMPTS];
+    static struct run runs[PROMPTS_MAX];
+    memset(runs, 0, sizeof runs);
     const struct json *prompts = json_get(golden, "prompts");
     struct qn_err err;
-    assert_int_equal(json_len(prompts), PROMPTS);
-    for (int i = 0; i < PROMPTS; i++)
+    int n = (int)json_len(prompts);
+    assert_true(n > 0 && n <= PROMPTS_MAX);
+    for (int i = 0; i < n; i++)
         run_start(&runs[i], json_at(prompts, (size_t)i), i);
     int total = 0;
     for (int32_t j = 0; j < GREEDY; j++) {
-        struct qn_step_item items[PROMPTS];
-        for (int i = 0; i < PROMPTS; i++) {
+        struct qn_step_item items[PROMPTS_MAX];
+        for (int i = 0; i < n; i++) {
             run_judge(&runs[i], i, j);
             items[i] = (struct qn_step_item){runs[i].seq, &runs[i].next, 1, 1, runs[i].row};
         }
-        CHECK_OK(qn_engine_step(engine, items, PROMPTS, &err), err);
+        CHECK_OK(qn_engine_step(engine, items, n, &err), err);
     }
-    for (int i = 0; i < PROMPTS; i++) {
+    for (int i = 0; i < n; i++) {
         total += runs[i].agreed;
         qn_seq_free(runs[i].seq);
         free(runs[i].row);
     }
-    print_message("greedy: %d of %d ids equal\n", total, PROMPTS * GREEDY);
+    print_message("greedy: %d of %d ids equal\n", total, n * GREEDY);
 }
 
 /* ---- likelihood and divergence --------------------------------------------------------------- */
@@ -244,36 +248,49 @@ static void test_divergence(void **state)
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-static bool find_model(void)
+static const struct real {
+    const char *name;
+    const char *env, *folder; /* the model: $env, else folder below the cache folder */
+    const char *hint;
+    const char *shared, *tree; /* the results: below QUERN_SHARED or below this project's goldens */
+} models[] = {
+    {"smollm2", "QUERN_SMOLLM2", "models/smollm2", "`quern get smollm2` fetches it",
+     "goldens/real/smollm2-135m-instruct.json", NULL},
+    {"gemma3-270m", "QUERN_GEMMA3", "models/gemma3-270m",
+     "`quern convert` makes it of the Q4_K_M GGUF file (docs/families/gemma3.md)", NULL,
+     "real/gemma3-270m.json"},
+};
+
+static bool find_model(const struct real *r)
 {
-    const char *env = getenv("QUERN_SMOLLM2");
+    const char *env = getenv(r->env);
     struct buf b = BUF_INIT;
     struct qn_err err;
+    model_dir[0] = 0;
     if (env && *env)
         snprintf(model_dir, sizeof model_dir, "%s", env);
     else if (cache_dir(&b, &err) == QN_OK)
-        snprintf(model_dir, sizeof model_dir, "%s/models/smollm2", buf_z(&b));
+        snprintf(model_dir, sizeof model_dir, "%s/%s", buf_z(&b), r->folder);
     buf_free(&b);
     if (dir_exists(model_dir))
         return true;
-    printf("skipped: SmolLM2-135M-Instruct is not in %s; `quern get smollm2` fetches it, "
-           "QUERN_SMOLLM2 names another folder\n",
-           model_dir);
+    printf("skipped: %s is not in %s; %s, %s names another folder\n", r->name, model_dir, r->hint,
+           r->env);
     return false;
 }
 
-int main(void)
+/* Checks the model in model_dir against the results in a file; failures, or -1. */
+static int check_model(const char *name, const char *path)
 {
-    struct buf path = BUF_INIT, text = BUF_INIT;
+    struct buf text = BUF_INIT;
     struct qn_err err;
-    if (!find_model() || !check_shared(&path, "goldens/real/smollm2-135m-instruct.json")) {
-        buf_free(&path);
-        return 77;
-    }
-    if (file_read(buf_z(&path), 64 << 20, &text, &err) != QN_OK ||
-        json_parse(buf_str(&text), "golden", JSON_DEPTH_MAX, &golden, &err) != QN_OK) {
+    enum qn_status st = file_read(path, 64 << 20, &text, &err);
+    if (st == QN_OK)
+        st = json_parse(buf_str(&text), path, JSON_DEPTH_MAX, &golden, &err);
+    buf_free(&text);
+    if (st != QN_OK) {
         printf("FAILED: %s\n", err.msg);
-        return 1;
+        return -1;
     }
     engine = open_engine(QN_ARITH_CANONICAL, false);
     const struct CMUnitTest tests[] = {
@@ -282,10 +299,32 @@ int main(void)
         cmocka_unit_test(test_likelihood),
         cmocka_unit_test(test_divergence),
     };
-    int failed = cmocka_run_group_tests_name("smollm2", tests, NULL, NULL);
+    int failed = _cmocka_run_group_tests(name, tests, sizeof tests / sizeof tests[0], NULL, NULL);
     qn_engine_free(engine);
     json_free(golden);
-    buf_free(&path);
-    buf_free(&text);
     return failed;
+}
+
+int main(int argc, char **argv)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc == 3) {
+        snprintf(model_dir, sizeof model_dir, "%s", argv[1]);
+        return check_model(argv[1], argv[2]) != 0;
+    }
+    int checked = 0, failed = 0;
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        struct buf path = BUF_INIT;
+        bool have = find_model(&models[i]);
+        if (have && models[i].shared)
+            have = check_shared(&path, models[i].shared);
+        else
+            path_join(&path, GOLDEN_DIR, models[i].tree ? models[i].tree : "");
+        if (have) {
+            checked++;
+            failed += check_model(models[i].name, buf_z(&path)) != 0;
+        }
+        buf_free(&path);
+    }
+    return failed ? 1 : checked ? 0 : 77;
 }
