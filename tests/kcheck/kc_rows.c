@@ -105,8 +105,8 @@ static void rmsnorm_case(struct kc *c, uint32_t i)
 
 /* The gated activations. e^x is good to 3 units beyond its 7 roundings; a sum, a quotient and a
  * product follow. Outside [-87.3, 88] the exponential is clamped: x / e^88 instead of less. The
- * argument of gelu's exponential carries `angle` roundings of its own size, which is at most 88 where
- * the result still counts. */
+ * argument of gelu's exponential carries `angle` roundings of its own size, which is at most 88
+ * where the result still counts. */
 static const struct gate {
     const char *name;
     void (*run)(void *);
