@@ -30,7 +30,7 @@ build: ## set up and build $(BUILD)/quern
 	@tools/setup.sh run $(BUILD)
 	@$(MAKE) compile
 
-# `make run` configures without the tests, so that it needs no test library; `make test` turns them
+# `make run` configures without the tests when the test library is not there; `make test` turns them
 # on. Quiet when there is nothing to do: `make run` should start at once.
 .PHONY: compile
 compile:
@@ -38,7 +38,9 @@ compile:
 	  meson setup $(BUILD) -Dtests=auto > $(BUILD).setup.log 2>&1 || \
 	  { cat $(BUILD).setup.log; rm -f $(BUILD).setup.log; exit 1; }
 	@rm -f $(BUILD).setup.log
-	@ninja -C $(BUILD) -j $(J) --quiet src/cli/quern
+	@test -x $(BUILD)/src/cli/quern || echo "Building quern in $(BUILD)/ (a minute or two)"
+	@ninja -C $(BUILD) -j $(J) src/cli/quern > $(BUILD)/compile.log 2>&1 || \
+	  { cat $(BUILD)/compile.log; exit 1; }
 	@ln -sf src/cli/quern $(BUILD)/quern
 
 check: ## the quick part of the tests: source checks and the gcc build's tests

@@ -208,7 +208,8 @@ class Runner:
             self.tally.add(skipped=1)
             return
         folder = self.build / "clang"
-        if self.configure(folder, [], "clang"):
+        # For its warnings, which do not depend on the optimization.
+        if self.configure(folder, ["-Doptimization=1", "-Ddebug=false"], "clang"):
             self.compile(folder)
 
     def python_env(self):

@@ -56,7 +56,7 @@ if [ -n "$missing" ]; then
     elif command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
         sudo=sudo
     else
-        say "installing them needs root. Run this line as root, then try again:" >&2
+        say "installing them needs root. Run this line as root (on a fresh machine after apt-get update), then try again:" >&2
         printf '  %s\n' "$line" >&2
         exit 1
     fi
