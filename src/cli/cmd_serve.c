@@ -307,21 +307,23 @@ static void close_model(struct served *s)
 
 /* ---- what is printed ------------------------------------------------------------------------- */
 
-/* Both snippets work when pasted: nothing is indented that Python would mind. */
+/* Both snippets work when pasted: nothing is indented that Python would mind. Greedy and short, so
+ * that the first answer from a small model is a sensible one. */
 static void welcome(const struct served *s, const char *url, bool keyed, struct buf *out)
 {
     const struct qn_model_info *info = qn_engine_info(s->engine);
     buf_addf(out,
              "Serving %s (%s, %.1f M parameters, context %d tokens, %d threads) at %s\n\n"
              "curl %s/v1/chat/completions -H 'Content-Type: application/json' %s"
-             "-d '{\"messages\": [{\"role\": \"user\", \"content\": \"Say hello.\"}]}'\n\n",
+             "-d '{\"messages\": [{\"role\": \"user\", \"content\": \"Say hello.\"}], "
+             "\"temperature\": 0, \"max_tokens\": 100}'\n\n",
              info->name, info->family, (double)info->n_param / 1e6, info->n_ctx, info->n_thread,
              url, url, keyed ? "-H \"Authorization: Bearer $QUERN_API_KEY\" " : "");
     buf_addf(out,
              "%sfrom openai import OpenAI\n"
              "client = OpenAI(base_url=\"%s/v1\", api_key=%s)\n"
              "answer = client.chat.completions.create(model=\"%s\", messages=[{\"role\": \"user\", "
-             "\"content\": \"Say hello.\"}])\n"
+             "\"content\": \"Say hello.\"}], temperature=0, max_tokens=100)\n"
              "print(answer.choices[0].message.content)\n\n",
              keyed ? "import os\n" : "", url, keyed ? "os.environ[\"QUERN_API_KEY\"]" : "\"none\"",
              info->name);
