@@ -256,6 +256,10 @@ static enum qn_status stop_of(const struct json *o, struct api_request *r, struc
         if (json_str(s).n == 0)
             return api_refuse(e, 400, "invalid_value", "stop",
                               "stop holds an empty string; expected non-empty strings");
+        if (json_str(s).n > GEN_STOP_BYTES_MAX)
+            return api_refuse(e, 400, "invalid_value", "stop",
+                              "stop holds a string of %zu bytes; expected at most %d",
+                              json_str(s).n, GEN_STOP_BYTES_MAX);
         r->stop[r->n_stop++] = json_str(s);
     }
     return QN_OK;

@@ -23,6 +23,9 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STR, JSON_ARR, 
 enum qn_status json_parse(struct str text, const char *what, int depth_max, struct json **out,
                           struct qn_err *err);
 void json_free(struct json *doc); /* NULL is fine */
+/* About how many bytes json_parse would take for the values of text (any text, valid or not): a
+ * pair of brackets costs hundreds of them. To be asked before text from a stranger is parsed. */
+size_t json_memory(struct str text);
 /* The strict grammar check alone, without building anything. */
 enum qn_status json_check(struct str text, const char *what, int depth_max, struct qn_err *err);
 

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/pool.h"
 #include "exec/exec.h"
 #include "model/loader.h"
 #include "model/model.h"
@@ -161,7 +162,8 @@ static enum qn_status choose_context(struct qn_engine *e, const struct qn_engine
 static enum qn_status open_exec(struct qn_engine *e, const struct qn_engine_params *p,
                                 struct qn_err *err)
 {
-    struct exec_params x = {.n_thread = p->n_thread ? p->n_thread : cpu_count(),
+    int32_t cpus = cpu_count() < POOL_THREAD_MAX ? cpu_count() : POOL_THREAD_MAX;
+    struct exec_params x = {.n_thread = p->n_thread ? p->n_thread : cpus,
                             .reference = p->arith == QN_ARITH_REFERENCE,
                             .max_rows = MAX_ROWS,
                             .n_ctx = e->info.n_ctx};

@@ -26,7 +26,9 @@
 #define HEADER_COUNT_MAX 128
 #define POOL_BYTES       (160 * 1024) /* headers of one request; larger ones are MHD's own 431 */
 #define STACK_BYTES      (2 * 1024 * 1024)
-#define BODIES_MAX       2 /* times max_body: all stored bodies together */
+#define BODIES_MAX       2                   /* times max_body: all stored bodies together */
+#define PARSED_ONE_MAX   ((size_t)384 << 20) /* json_memory of one body */
+#define PARSED_ALL_MAX   ((size_t)1 << 30)   /* of all bodies together */
 
 /* ---- framing
  * ------------------------------------------------------------------------------------- */
@@ -208,7 +210,31 @@ static enum MHD_Result begin(struct http_req *rq)
 static void unstore(struct http_req *rq)
 {
     atomic_fetch_sub(&rq->srv->body_bytes, (long long)rq->body.n);
+    atomic_fetch_sub(&rq->srv->parsed_bytes, (long long)rq->parsed);
+    rq->parsed = 0;
     buf_free(&rq->body);
+}
+
+/* Room for the values of the body: three bytes of text can ask for a kilobyte of them. */
+static bool may_parse(struct http_req *rq)
+{
+    atomic_llong *all = &rq->srv->parsed_bytes;
+    size_t n = json_memory(buf_str(&rq->body));
+    if (n > PARSED_ONE_MAX) {
+        api_refuse(&rq->refusal, 413, "body_too_large", NULL,
+                   "the body's JSON has too many values: they would take about %zu MiB of memory, "
+                   "the limit is %zu",
+                   n >> 20, PARSED_ONE_MAX >> 20);
+        return false;
+    }
+    if (atomic_fetch_add(all, (long long)n) + (long long)n > (long long)PARSED_ALL_MAX) {
+        atomic_fetch_sub(all, (long long)n);
+        api_refuse(&rq->refusal, 503, "no_memory", NULL,
+                   "too many large requests are being worked on; try again later");
+        return false;
+    }
+    rq->parsed = n;
+    return true;
 }
 
 /* A piece of the body. */
@@ -246,7 +272,7 @@ static enum MHD_Result finish(struct http_req *rq)
     conns_state(&rq->srv->conns, rq->conn, CONN_BUSY);
     if (strcmp(rq->method, "OPTIONS") == 0)
         return reply_preflight(rq);
-    if (rq->refusal.status != 0)
+    if (rq->refusal.status != 0 || !may_parse(rq))
         return reply_error(rq, &rq->refusal);
     if (rq->route->dialect)
         return generate(rq);

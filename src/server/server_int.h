@@ -80,6 +80,7 @@ struct http_req {
     bool http10, head;
     enum body_mode mode;
     struct buf body;
+    size_t parsed;            /* its share of server.parsed_bytes */
     struct api_error refusal; /* to be answered once the body has been read */
     const char *allow;        /* with 405 */
     char allow_buf[48];
@@ -104,7 +105,8 @@ struct server {
     atomic_bool draining, hurry;
     atomic_int in_flight;
     atomic_llong n_requests;
-    atomic_llong body_bytes; /* stored by all requests together */
+    atomic_llong body_bytes;   /* stored by all requests together */
+    atomic_llong parsed_bytes; /* what their values take, as estimated by json_memory */
 };
 
 /* listen.c: a listening socket. */

@@ -11,6 +11,7 @@
 
 #define FILE_MAX     ((size_t)64 << 20)
 #define TEMPLATE_MAX ((size_t)4 << 20)
+#define PARSED_MAX   ((size_t)384 << 20) /* json_memory of the variables */
 /* messages nest inside the variables, and arguments inside the messages */
 #define VARS_DEPTH (2 * JSON_DEPTH_MAX + 16)
 
@@ -249,7 +250,7 @@ static void write_arguments(struct buf *out, const struct json *v)
     struct str text = json_str(v);
     if (json_type(v) == JSON_STR && text.n == 0)
         text = STR_LIT("{}");
-    bool object = json_type(v) == JSON_STR &&
+    bool object = json_type(v) == JSON_STR && json_memory(text) <= PARSED_MAX &&
                   json_parse(text, "arguments", JSON_DEPTH_MAX, &doc, NULL) == QN_OK &&
                   json_type(doc) == JSON_OBJ;
     json_w_value(out, object ? doc : v);
@@ -506,6 +507,11 @@ enum qn_status chat_render(const struct chat_tmpl *c, const struct json *request
         QN_FAIL(err, QN_BAD_INPUT, "template",
                 "the model has a chat template for tools only; the request has no tools");
     enum qn_status s = write_vars(c, &o, &text, err);
+    if (s == QN_OK && json_memory(buf_str(&text)) > PARSED_MAX)
+        s = err_set(err, QN_BAD_INPUT, "template",
+                    "messages and tools hold too many JSON values: they would take about %zu MiB "
+                    "of memory, the limit is %zu",
+                    json_memory(buf_str(&text)) >> 20, PARSED_MAX >> 20);
     if (s == QN_OK)
         s = json_parse(buf_str(&text), "template variables", VARS_DEPTH, &vars, err);
     buf_clear(&text);

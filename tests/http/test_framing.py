@@ -236,6 +236,19 @@ def test_body_of_exactly_the_limit(start):
     assert post(srv, CHAT, body + b" ").status == 413
 
 
+def test_body_of_too_many_values(server):
+    """Two megabytes of {} would take 700 MB once parsed."""
+    for path in [CHAT, "/v1/completions", "/tokenize"]:
+        reply = post(server, path, b'{"x":[' + b"{}," * 700_000 + b"1]}")
+        assert reply.status == 413 and "memory" in reply.error()["message"], path
+    call = {"type": "function", "id": "c", "function": {"name": "f"}}
+    call["function"]["arguments"] = '{"x":[' + "{}," * 700_000 + "1]}"  # it stays a string
+    body = chat_body(say("ok"))
+    body["messages"].insert(0, {"role": "assistant", "content": "", "tool_calls": [call]})
+    assert post(server, CHAT, json.dumps(body)).status == 200
+    assert post(server, CHAT, good(x=[{}] * 20_000)).status == 200
+
+
 def test_unknown_routes(server):
     for method, path, body in [("GET", "/nope", None), ("POST", "/v1/nope", "{}"), ("GET", "/", None),
                                ("GET", "/v1/models/", None), ("GET", "/health/", None)]:

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#include <malloc.h>
 #include <math.h>
 
 static struct json *parse(const char *z)
@@ -413,6 +414,45 @@ static void reads_a_large_document(void **state)
     buf_free(&text);
 }
 
+/* The estimate against what the heap really grows by: never under it, never far above. */
+static void memory_is_foreseen(void **state)
+{
+    static const char *const units[] = {"{}",
+                                        "[]",
+                                        "1",
+                                        "\"ab\"",
+                                        "null",
+                                        "{\"k\":[1,2]}",
+                                        "{\"role\":\"user\",\"content\":\"hello there\"}",
+                                        "1.25",
+                                        "[[[]]]",
+                                        "true"};
+    enum { N = 50000 };
+    for (size_t k = 0; k < sizeof units / sizeof units[0]; k++) {
+        struct buf b = BUF_INIT;
+        struct json *doc = NULL;
+        struct qn_err err = {0};
+        buf_addc(&b, '[');
+        for (int i = 0; i < N; i++)
+            buf_addf(&b, "%s%s", i ? "," : "", units[k]);
+        buf_addc(&b, ']');
+        struct mallinfo2 before = mallinfo2();
+        CHECK_OK(json_parse(buf_str(&b), "t", JSON_DEPTH_MAX, &doc, &err), err);
+        struct mallinfo2 after = mallinfo2();
+        size_t took = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+        size_t said = json_memory(buf_str(&b));
+        json_free(doc);
+        buf_free(&b);
+        if (before.uordblks == 0) /* another allocator, as under a sanitizer */
+            continue;
+        if (said < took || said > 16 * (took + N))
+            fail_msg("%s: %zu bytes foreseen, %zu taken", units[k], said, took);
+    }
+    /* inside a string nothing counts; the text may be cut off anywhere */
+    assert_int_equal(json_memory(STR_LIT("\"{[:,\\\"{{{\"")), 11);
+    assert_int_equal(json_memory(STR_LIT("\"\\")), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -428,6 +468,7 @@ int main(void)
         cmocka_unit_test(reals_are_shortest),
         cmocka_unit_test(writer_places_commas),
         cmocka_unit_test(reads_a_large_document),
+        cmocka_unit_test(memory_is_foreseen),
     };
     return cmocka_run_group_tests_name("json", tests, NULL, NULL);
 }
