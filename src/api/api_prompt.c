@@ -65,6 +65,22 @@ static enum qn_status check_window(const struct api_model *m, const struct api_r
                       p->n_ids, m->n_ctx, name);
 }
 
+/* A tokenizer may know more tokens than the model: their text cannot be read. */
+static enum qn_status check_ids(const struct api_model *m, const struct api_prompt *p,
+                                const char *name, struct api_error *e)
+{
+    for (int32_t i = 0; i < p->n_ids; i++) {
+        if (p->ids[i] < m->n_vocab)
+            continue;
+        struct str text = tok_piece(m->tok, p->ids[i]);
+        return api_refuse(e, 400, "invalid_value", name,
+                          "%s holds \"%.*s\", token %d of the tokenizer, but the model's ids are 0 "
+                          "to %d",
+                          name, text.n > 80 ? 80 : (int)text.n, text.p, p->ids[i], m->n_vocab - 1);
+    }
+    return QN_OK;
+}
+
 enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e)
 {
     const char *name = r->chat ? "messages" : "prompt";
@@ -89,6 +105,7 @@ enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, st
         }
         QN_TRY(start_token(m, p, name, e));
         QN_TRY(check_window(m, r, p, name, e));
+        QN_TRY(check_ids(m, p, name, e));
     }
     return QN_OK;
 }

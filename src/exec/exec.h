@@ -167,7 +167,7 @@ enum glu {
 void op_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
 /* ---- routed experts ---- */
 
-enum { MOE_EXPERT_MAX = 4096, MOE_TOP_MAX = 64 };
+enum { MOE_EXPERT_MAX = 1024, MOE_TOP_MAX = 64 };
 struct moe_shape {
     int32_t n_expert, top_k; /* top_k experts for each row */
     int32_t n_embd, n_ff;

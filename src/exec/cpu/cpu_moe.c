@@ -10,7 +10,11 @@
 
 #include "exec/cpu/cpu_ops.h"
 
-enum { PANEL = 128, CHUNK_WEIGHTS = 16 << 10 };
+enum { PANEL = 128, CHUNK_WEIGHTS = 16 << 10, ROWS_MAX = 256 };
+/* products() ends: with whole matrices as chunks, two for each panel of each expert always fit. */
+_Static_assert(2 * ((int)MOE_EXPERT_MAX + (int)ROWS_MAX * (int)MOE_TOP_MAX / (int)PANEL) <=
+                   (int)POOL_CHUNK_MAX,
+               "pieces");
 
 /* ---- routing ----------------------------------------------------------------------------------
  */
@@ -74,7 +78,7 @@ void cpu_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
                enum route_weights kind)
 {
     int32_t k = moe->shape.top_k;
-    QN_ASSERT(logits->cols == moe->shape.n_expert);
+    QN_ASSERT(logits->cols == moe->shape.n_expert && logits->rows <= ROWS_MAX);
     moe->n_row = logits->rows;
     for (int32_t r = 0; r < logits->rows; r++) {
         const float *x = logits->p + (size_t)r * (size_t)logits->cols;

@@ -302,6 +302,29 @@ static void test_window(void **state)
     buf_free(&b);
 }
 
+/* A tokenizer with more ids than the model: refused before anything runs, in a later prompt too. */
+static void test_ids_beyond_the_model(void **state)
+{
+    struct api_error e = {0};
+    struct api_model small = model;
+    struct api_request r = read_ok(&dialect_openai_completions, "{\"prompt\":[\"a\",\"z\"]}");
+    assert_int_equal(api_tokenise(&model, &r, &e), QN_OK);
+    int32_t a = r.prompts[0].ids[0], z = r.prompts[1].ids[0];
+    assert_true(a < z);
+    api_request_free(&r);
+    for (small.n_vocab = z; small.n_vocab <= z + 1; small.n_vocab++) {
+        r = read_ok(&dialect_openai_completions, "{\"prompt\":[\"a\",\"z\"]}");
+        enum qn_status st = api_tokenise(&small, &r, &e);
+        assert_int_equal(st, small.n_vocab > z ? QN_OK : QN_BAD_INPUT);
+        if (st != QN_OK) {
+            assert_int_equal(e.status, 400);
+            assert_string_equal(e.param, "prompt");
+            assert_non_null(strstr(e.msg, "\"z\""));
+        }
+        api_request_free(&r);
+    }
+}
+
 static void test_no_template(void **state)
 {
     struct api_error e = {0};
@@ -315,6 +338,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_both),
+        cmocka_unit_test(test_ids_beyond_the_model),
         cmocka_unit_test(test_chat),
         cmocka_unit_test(test_completions),
         cmocka_unit_test(test_values),
