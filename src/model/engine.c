@@ -176,14 +176,25 @@ static enum qn_status open_exec(struct qn_engine *e, const struct qn_engine_para
     return QN_OK;
 }
 
+/* The folder's own name, also where the path says "." or "..". */
+static enum qn_status set_name(struct qn_engine *e, const char *dir, struct qn_err *err)
+{
+    struct str base = path_base(dir);
+    char *real = str_eqz(base, ".") || str_eqz(base, "..") ? realpath(dir, NULL) : NULL;
+    if (real)
+        base = path_base(real);
+    e->name = strndup(base.p, base.n);
+    free(real);
+    if (!e->name)
+        QN_FAIL(err, QN_NO_MEMORY, "engine", "out of memory");
+    return QN_OK;
+}
+
 static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_params *p,
                                struct qn_err *err)
 {
     struct model *m = &e->model;
-    struct str base = path_base(p->model_dir);
-    e->name = strndup(base.p, base.n);
-    if (!e->name)
-        QN_FAIL(err, QN_NO_MEMORY, "engine", "out of memory");
+    QN_TRY(set_name(e, p->model_dir, err));
     QN_TRY(read_json(p->model_dir, "config.json", &e->cfg, err));
     QN_TRY(find_family(e, err));
     QN_TRY(m->family->config(m, e->cfg, err));

@@ -203,6 +203,23 @@ static void test_info(void **state)
                 "template");
 }
 
+/* The name is the folder's, however the path is written. */
+static void test_name(void **state)
+{
+    const char *want = strrchr(dir, '/') + 1;
+    static const char *const ends[] = {"", "/", "/.", "/./"};
+    for (int i = 0; i < 4; i++) {
+        char path[4096];
+        struct qn_engine *e = NULL;
+        struct qn_err err;
+        snprintf(path, sizeof path, "%s%s", dir, ends[i]);
+        struct qn_engine_params p = {.model_dir = path, .n_thread = 1, .weights_only = true};
+        CHECK_OK(qn_engine_open(&p, &e, &err), err);
+        assert_string_equal(qn_engine_info(e)->name, want);
+        qn_engine_free(e);
+    }
+}
+
 int main(void)
 {
     struct fake f;
@@ -219,6 +236,7 @@ int main(void)
         cmocka_unit_test(test_bad_items),    cmocka_unit_test(test_batches),
         cmocka_unit_test(test_context_full), cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_params),       cmocka_unit_test(test_info),
+        cmocka_unit_test(test_name),
     };
     int failed = cmocka_run_group_tests_name("step", tests, NULL, NULL);
     qn_engine_free(engine);
