@@ -122,7 +122,7 @@ struct kernels {
     void (*rmsnorm)(float *y, const float *x, const float *w, float add, float eps, int32_t n);
     /* y = silu(g) * u */
     void (*swiglu)(float *y, const float *g, const float *u, int32_t n);
-    /* y = gelu(g) * u, gelu in its tanh form: g / (1 + e^(-2z)), z = sqrt(2/pi)(g + 0.044715 g^3) */
+    /* y = gelu(g) * u in its tanh form: g / (1 + e^(-2z)), z = sqrt(2/pi)(g + 0.044715 g^3) */
     void (*geglu)(float *y, const float *g, const float *u, int32_t n);
     /* g = min(g, 7), u = clip(u, -7, 7): y = g / (1 + e^(-1.702 g)) * (u + 1) */
     void (*swiglu_clamped)(float *y, const float *g, const float *u, int32_t n);

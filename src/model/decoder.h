@@ -58,7 +58,8 @@ struct decoder {
     struct tensor *h[2], *n, *qkv, *q, *att, *delta, *post, *gu, *act_out, *route, *logits;
 };
 
-/* ---- decoder_config.c: reading config.json, in the order given -------------------------------- */
+/* ---- decoder_config.c: reading config.json ----------------------------------------------------
+ */
 
 /* What a family assumes when its config.json does not say. */
 struct decoder_defaults {
@@ -85,7 +86,8 @@ enum qn_status decoder_activation(const struct decoder *s, const struct json *cf
 enum qn_status decoder_refuse(const struct decoder *s, const struct json *cfg, const char *key,
                               struct qn_err *err);
 
-/* ---- decoder.c: struct family's functions ----------------------------------------------------- */
+/* ---- decoder.c: struct family's functions -----------------------------------------------------
+ */
 
 enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *err);
 const struct tensor *decoder_forward(struct model *m);

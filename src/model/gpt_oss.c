@@ -1,7 +1,7 @@
 /*
- * gpt_oss.c - gpt-oss: the decoder of decoder.h with biases everywhere, one more logit per head in the
- * softmax of attention (sinks), windows on every other layer, and routed experts in all layers with
- * a clamped activation. docs/families/gpt_oss.md.
+ * gpt_oss.c - gpt-oss: the decoder of decoder.h with biases everywhere, one more logit per head in
+ * the softmax of attention (sinks), windows on every other layer, and routed experts in all layers
+ * with a clamped activation. docs/families/gpt_oss.md.
  */
 #include "model/decoder.h"
 

@@ -253,11 +253,8 @@ static enum qn_status load_vectors(struct loader *l, struct weight **out,
                 st_shape_text(t[0], found, sizeof found), stack, stack ? ", " : "", n);
     struct quant_spec q;
     QN_TRY(quant_resolve(NULL, str_of(name), t[0], NULL, 0, &q, err));
-    struct weight_src s = {.name = name,
-                           .format = q.format,
-                           .n = stack ? stack : 1,
-                           .k = n,
-                           .data = t[0]->data};
+    struct weight_src s = {
+        .name = name, .format = q.format, .n = stack ? stack : 1, .k = n, .data = t[0]->data};
     QN_TRY(weight_load_vec(l->ex, &s, out, err));
     account(l, &s, *out, t);
     return QN_OK;

@@ -1,5 +1,6 @@
 /*
- * cpu_attn.c - head norms, rotary embedding, appending to KV memory, and attention over the step's sequences.
+ * cpu_attn.c - head norms, rotary embedding, appending to KV memory, and attention over the step's
+ * sequences.
  *
  * A chunk of attention is one tile of rows of a sequence times one kv head (with the query heads
  * that share it, at most ATTN_Q_MAX queries).

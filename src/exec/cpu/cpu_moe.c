@@ -230,7 +230,7 @@ static void products(struct exec *ex, struct moe *moe, struct tensor *dst,
     pool_run(ex->pool, &job);
 }
 
-/* ---- rows in and out -------------------------------------------------------------------------- */
+/* ---- rows in and out ------------------------------------------------------------------------ */
 
 static void gather_one(const struct rows_job *j, int32_t place, float *const *out)
 {
