@@ -183,6 +183,23 @@ void op_linear(struct exec *ex, const struct linear *parts, int32_t n, const str
     ex->ops->linear(ex, parts, n, x);
 }
 
+void op_linear_heads(struct exec *ex, struct tensor *dst, const struct weight *w,
+                     const struct tensor *x)
+{
+    ex->ops->linear_heads(ex, dst, w, x);
+}
+
+void op_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor *latent,
+                      const struct tensor *q, const struct tensor *kv, const struct latent_op *a)
+{
+    ex->ops->latent_append(ex, q_out, latent, q, kv, a);
+}
+
+void op_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b)
+{
+    ex->ops->add(ex, dst, a, b);
+}
+
 void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                     const struct attn_op *a)
 {
@@ -203,6 +220,12 @@ void op_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
               enum route_weights kind)
 {
     ex->ops->route(ex, moe, logits, kind);
+}
+
+void op_route_groups(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                     const struct route_groups *g)
+{
+    ex->ops->route_groups(ex, moe, logits, g);
 }
 
 void op_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, struct moe *moe,

@@ -140,6 +140,11 @@ struct linear {
 enum { LINEAR_MAX = 4 };
 void op_linear(struct exec *ex, const struct linear *parts, int32_t n, const struct tensor *x);
 
+/* One product per head: head i's input is the first w.k values of slot i of x, its output slot i of
+ * dst. Slots are x.cols / H and w.n wide; w is a stack of H matrices. */
+void op_linear_heads(struct exec *ex, struct tensor *dst, const struct weight *w,
+                     const struct tensor *x);
+
 /* Query heads [H,D], key heads [K,D], value heads [K,Dv] lie behind each other in qkv. Each query
  * and key head is normed when the model does so, rms(head, eps) * (norm + norm_add), then rotated;
  * q goes into q_out, k and v are appended to the step's sequences. rope NULL = no rotation. */
@@ -157,6 +162,23 @@ void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *
                     const struct attn_op *a);
 /* dst[rows, H*Dv] = attention of the rotated queries over the step's sequences. */
 void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
+
+/* Attention over a latent (DeepSeek's MLA): one key head [rms(c) norm | rope(pe)] and one value head
+ * rms(c) norm for all query heads, kept in a KV layer of 1 head, dk = d_latent + d_rope, dv =
+ * d_latent.   kv: [rows, c | pe];   q_out head i = [latent head i | rope(pe of q's head i)] with
+ * latent [rows, H d_latent] and q [rows, H (d_nope | d_rope)]. op_attn follows. */
+struct latent_op {
+    int32_t layer;
+    int32_t n_head, d_latent, d_nope, d_rope;
+    const struct rope *rope; /* of d_rope dims */
+    const struct weight *norm;
+    float norm_eps;
+};
+void op_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor *latent,
+                      const struct tensor *q, const struct tensor *kv, const struct latent_op *a);
+
+/* dst = a + b */
+void op_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b);
 
 /* dst = act(g) * u, g = gu[:, 0..n), u = gu[:, n..2n) */
 enum glu {
@@ -181,6 +203,19 @@ enum route_weights {
 };
 void op_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
               enum route_weights kind);
+/* The choice by groups: s = sigmoid(logits), b = s + bias. Experts come in n_group groups of
+ * neighbours; unless a group is among the n_keep with the largest sum of their two largest b (among
+ * equals the higher ones), its b count as 0. The top_k largest b are chosen, among equals the lower
+ * ids; their weights are s, divided by their sum when `normed`, times scale. */
+struct route_groups {
+    const struct weight *bias; /* [n_expert] */
+    int32_t n_group, n_keep;
+    bool normed;
+    float scale;
+};
+enum { ROUTE_GROUP_MAX = 256 };
+void op_route_groups(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                     const struct route_groups *g);
 /* dst = sum over the row's chosen experts e, by rising e, of
  *       weight_e * (down_e act(gate_e x + b, up_e x + b) + b).
  * Matrices are stacks; biases [n_expert, n] or NULL. Experts that no row chose are not read. */

@@ -101,7 +101,7 @@ struct exec {
     int32_t k_max; /* widest input of a matrix: sizes the quantized activations */
 
     struct qact qact[QACT_GROUPS];
-    int32_t qact_rows[QACT_GROUPS];
+    size_t qact_values[QACT_GROUPS]; /* rows times inputs there is room for */
     struct kv_store kv;
     struct step step;
 };
@@ -114,11 +114,18 @@ struct exec_ops {
     void (*add_rmsnorm)(struct exec *, struct tensor *, struct tensor *, const struct tensor *,
                         const struct tensor *, const struct weight *, float, float);
     void (*linear)(struct exec *, const struct linear *, int32_t, const struct tensor *);
+    void (*linear_heads)(struct exec *, struct tensor *, const struct weight *,
+                         const struct tensor *);
     void (*rope_append)(struct exec *, struct tensor *, const struct tensor *,
                         const struct attn_op *);
     void (*attn)(struct exec *, struct tensor *, const struct tensor *, const struct attn_op *);
+    void (*latent_append)(struct exec *, struct tensor *, const struct tensor *,
+                          const struct tensor *, const struct tensor *, const struct latent_op *);
+    void (*add)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *);
     void (*glu)(struct exec *, struct tensor *, const struct tensor *, enum glu);
     void (*route)(struct exec *, struct moe *, const struct tensor *, enum route_weights);
+    void (*route_groups)(struct exec *, struct moe *, const struct tensor *,
+                         const struct route_groups *);
     void (*experts)(struct exec *, struct tensor *, const struct tensor *, struct moe *,
                     const struct experts *);
     void (*take)(struct exec *, struct tensor *, const struct tensor *);

@@ -292,32 +292,30 @@ static enum qn_status weight_new(struct exec *ex, const struct weight_src *s, st
     return QN_OK;
 }
 
-/* Room for the quantized rows of the widest matrix, for each group size in use; a row of a step is
- * one for each expert it chooses. */
+/* Room for the quantized rows of a step times the inputs of a matrix, for each group size in use; a
+ * row of a step is one for each matrix of a stack that it is given to. */
 static enum qn_status qact_grow(struct exec *ex, const struct weight_src *s, int32_t group,
                                 struct qn_err *err)
 {
     int slot = __builtin_ctz((unsigned)group) - 4;
     struct qact *q = &ex->qact[slot];
-    int32_t k = s->k, n_row = ex->max_rows * (s->n_stack ? s->active : 1);
-    if (q->a && q->k >= k && ex->qact_rows[slot] >= n_row)
+    size_t rows = (size_t)ex->max_rows * (size_t)(s->n_stack ? s->active : 1);
+    size_t n = rows * (size_t)s->k, ng = n / (size_t)group;
+    if (q->a && ex->qact_values[slot] >= n)
         return QN_OK;
-    k = q->k > k ? q->k : k;
-    n_row = ex->qact_rows[slot] > n_row ? ex->qact_rows[slot] : n_row;
-    ex->qact_rows[slot] = n_row;
-    size_t rows = (size_t)n_row, ng = (size_t)(k / group);
+    ex->qact_values[slot] = n;
     pool_quiesce(ex->pool);
     free(q->a);
     free(q->scale);
     free(q->sum);
-    q->a = aligned_alloc(64, (rows * (size_t)k * sizeof *q->a + 127) & ~(size_t)63);
-    q->scale = calloc(rows * ng, sizeof *q->scale);
-    q->sum = calloc(rows * ng, sizeof *q->sum);
-    q->k = k;
+    q->a = aligned_alloc(64, (n * sizeof *q->a + 127) & ~(size_t)63);
+    q->scale = calloc(ng, sizeof *q->scale);
+    q->sum = calloc(ng, sizeof *q->sum);
     q->group = group;
     if (!q->a || !q->scale || !q->sum)
-        QN_FAIL(err, QN_NO_MEMORY, "weight", "out of memory for activations of %zu x %d", rows, k);
-    memset(q->a, 0, rows * (size_t)k * sizeof *q->a);
+        QN_FAIL(err, QN_NO_MEMORY, "weight", "out of memory for activations of %zu x %d", rows,
+                s->k);
+    memset(q->a, 0, n * sizeof *q->a);
     return QN_OK;
 }
 
@@ -327,7 +325,7 @@ static enum qn_status check_src(const struct weight_src *s, struct qn_err *err)
         QN_FAIL(err, QN_UNSUPPORTED, "weight", "%s: %d outputs of %d inputs is out of range",
                 s->name, s->n, s->k);
     if (s->n_stack < 0 || s->n_stack > MOE_EXPERT_MAX || (s->n_stack && s->active < 1) ||
-        s->active > MOE_TOP_MAX)
+        (s->active > MOE_TOP_MAX && s->active != s->n_stack))
         QN_FAIL(err, QN_UNSUPPORTED, "weight", "%s: %d of %d matrices at a time; at most %d of %d",
                 s->name, s->active, s->n_stack, MOE_TOP_MAX, MOE_EXPERT_MAX);
     if (!is_integer(s->format))

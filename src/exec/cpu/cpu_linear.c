@@ -138,7 +138,7 @@ struct qact cpu_quantized(struct exec *ex, int32_t group, const struct tensor *x
 {
     int slot = __builtin_ctz((unsigned)group) - 4;
     struct qact q = ex->qact[slot];
-    QN_ASSERT(q.a && q.k >= x->cols);
+    QN_ASSERT(q.a && (size_t)x->rows * (size_t)x->cols <= ex->qact_values[slot]);
     q.k = x->cols;
     if (!done[slot])
         quantize_rows(ex, &q, x);

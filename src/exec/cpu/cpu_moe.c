@@ -19,14 +19,16 @@ _Static_assert(2 * ((int)MOE_EXPERT_MAX + (int)ROWS_MAX * (int)MOE_TOP_MAX / (in
 /* ---- routing ----------------------------------------------------------------------------------
  */
 
-/* The k largest of x[n], equal ones by higher index first (mlx's argpartition), into id by rising
- * index. */
-static void choose(const float *x, int32_t n, int32_t k, int32_t *id)
+/* Which of equal values is chosen first; both orders are mlx's argpartition, of x and of -x. */
+enum ties { TIES_HIGH, TIES_LOW };
+
+/* The k largest of x[n] into id by rising index. */
+static void choose(const float *x, int32_t n, int32_t k, enum ties ties, int32_t *id)
 {
     int32_t m = 0;
     for (int32_t e = 0; e < n; e++) {
-        int32_t at = m; /* id[0..m) by falling rank; a later index goes before its equals */
-        while (at > 0 && x[e] >= x[id[at - 1]])
+        int32_t at = m; /* id[0..m) by falling rank */
+        while (at > 0 && (x[e] > x[id[at - 1]] || (ties == TIES_HIGH && x[e] == x[id[at - 1]])))
             at--;
         if (at == k)
             continue;
@@ -82,9 +84,61 @@ void cpu_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
     moe->n_row = logits->rows;
     for (int32_t r = 0; r < logits->rows; r++) {
         const float *x = logits->p + (size_t)r * (size_t)logits->cols;
-        choose(x, logits->cols, k, moe->ids + (size_t)r * (size_t)k);
+        choose(x, logits->cols, k, TIES_HIGH, moe->ids + (size_t)r * (size_t)k);
         weigh(x, moe, kind, moe->ids + (size_t)r * (size_t)k, moe->weights + (size_t)r * (size_t)k);
     }
+    sort_by_expert(moe);
+}
+
+/* Sets b[] of all groups but the best n_keep to 0. */
+static void keep_groups(float *b, int32_t n, const struct route_groups *g)
+{
+    float sum[ROUTE_GROUP_MAX];
+    int32_t kept[ROUTE_GROUP_MAX], per = n / g->n_group, two[2], at = 0;
+    for (int32_t i = 0; i < g->n_group; i++) {
+        const float *x = b + i * per;
+        choose(x, per, 2, TIES_HIGH, two);
+        sum[i] = x[two[0]] + x[two[1]];
+    }
+    choose(sum, g->n_group, g->n_keep, TIES_HIGH, kept);
+    for (int32_t i = 0; i < g->n_group; i++) {
+        if (at < g->n_keep && kept[at] == i)
+            at++;
+        else
+            memset(b + i * per, 0, (size_t)per * sizeof *b);
+    }
+}
+
+static void route_row(struct moe *moe, int32_t row, const float *x, const struct route_groups *g)
+{
+    float s[MOE_EXPERT_MAX], b[MOE_EXPERT_MAX];
+    int32_t n = moe->shape.n_expert, k = moe->shape.top_k;
+    int32_t *id = moe->ids + (size_t)row * (size_t)k;
+    float *w = moe->weights + (size_t)row * (size_t)k;
+    double sum = 0;
+    for (int32_t e = 0; e < n; e++) {
+        s[e] = (float)(1 / (1 + exp(-(double)x[e])));
+        b[e] = s[e] + g->bias->vec[e];
+    }
+    if (g->n_group > 1)
+        keep_groups(b, n, g);
+    choose(b, n, k, TIES_LOW, id);
+    for (int32_t i = 0; i < k; i++)
+        sum += (double)s[id[i]];
+    for (int32_t i = 0; i < k; i++)
+        w[i] = (float)((double)s[id[i]] / (g->normed ? sum : 1) * (double)g->scale);
+}
+
+void cpu_route_groups(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                      const struct route_groups *g)
+{
+    QN_ASSERT(logits->cols == moe->shape.n_expert && g->bias->n == logits->cols &&
+              g->n_group >= 1 && g->n_group <= ROUTE_GROUP_MAX && g->n_keep >= 1 &&
+              g->n_keep <= g->n_group && logits->cols % g->n_group == 0 &&
+              (g->n_group == 1 || logits->cols / g->n_group >= 2));
+    moe->n_row = logits->rows;
+    for (int32_t r = 0; r < logits->rows; r++)
+        route_row(moe, r, logits->p + (size_t)r * (size_t)logits->cols, g);
     sort_by_expert(moe);
 }
 

@@ -13,12 +13,19 @@ void cpu_rmsnorm(struct exec *ex, struct tensor *y, const struct tensor *x, cons
 void cpu_add_rmsnorm(struct exec *ex, struct tensor *s, struct tensor *y, const struct tensor *a,
                      const struct tensor *b, const struct weight *w, float add, float eps);
 void cpu_linear(struct exec *ex, const struct linear *parts, int32_t n, const struct tensor *x);
+void cpu_linear_heads(struct exec *ex, struct tensor *dst, const struct weight *w,
+                      const struct tensor *x);
+void cpu_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor *latent,
+                       const struct tensor *q, const struct tensor *kv, const struct latent_op *a);
+void cpu_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b);
 void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                      const struct attn_op *a);
 void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
 void cpu_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
 void cpu_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
                enum route_weights kind);
+void cpu_route_groups(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                      const struct route_groups *g);
 void cpu_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, struct moe *moe,
                  const struct experts *w);
 /* cpu_linear.c: the activations of x for a group size, quantized when done[] says not yet. */

@@ -141,6 +141,25 @@ void cpu_add_rmsnorm(struct exec *ex, struct tensor *s, struct tensor *y, const 
     rows_run(ex, &j, add_norm_one);
 }
 
+static void add_one(const struct rows_job *j, int32_t row, float *const *out)
+{
+    j->kern->add(out[0], in_row(j, 0, row), in_row(j, 1, row), j->out_cols[0]);
+}
+
+void cpu_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b)
+{
+    QN_ASSERT(dst != a && dst != b && a->rows == b->rows && a->cols == b->cols &&
+              dst->cols == a->cols);
+    dst->rows = a->rows;
+    struct rows_job j = {.n_row = a->rows, .n_out = 1, .kern = ex->kern};
+    j.in[0] = a->p;
+    j.in[1] = b->p;
+    j.in_cols[0] = j.in_cols[1] = a->cols;
+    j.out[0] = dst->p;
+    j.out_cols[0] = dst->cols;
+    rows_run(ex, &j, add_one);
+}
+
 glu_fn glu_of(const struct kernels *kern, bool reference, enum glu act)
 {
     switch (act) {
