@@ -1,12 +1,13 @@
 #!/bin/sh
 # setup.sh - installs the Debian packages that quern needs; the one list of them.
 # usage: tools/setup.sh run|test [BUILD_DIR]
-#   run   what building and running needs (pip fetches the model)
+#   run   what building and running needs (pip fetches the model; curl is for the
+#         line that quern serve prints)
 #   test  that, plus compilers, test libraries and the Python environment in BUILD_DIR/venv
 # Prints nothing and changes nothing when everything is there.
 set -eu
 
-RUN_PACKAGES="gcc libc6-dev pkg-config meson ninja-build python3 python3-pip ca-certificates
+RUN_PACKAGES="gcc libc6-dev pkg-config meson ninja-build python3 python3-pip ca-certificates curl
     libmicrohttpd-dev libpcre2-dev libutf8proc-dev libjson-c-dev libarchive-dev nettle-dev
     libxxhash-dev libedit-dev"
 TEST_PACKAGES="libcmocka-dev clang libclang-rt-14-dev clang-format python3-venv xz-utils"

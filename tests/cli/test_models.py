@@ -95,9 +95,9 @@ def test_generate_reader_goes_away(env, model):
 def test_generate_interrupted_keeps_what_was_made(env, model):
     # EOS would end the answer early: without it the answer runs to the end of the context
     (model / "generation_config.json").write_text('{"eos_token_id": 511}')
-    p = subprocess.Popen([QUERN, "generate", "-m", model, "--seed", "3", "Hello"], env=env,
+    p = subprocess.Popen([QUERN, "generate", "-m", model, "--seed", "3", "Hello"], env=env, bufsize=0,
                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    first = p.stdout.read(1)
+    first = p.stdout.read(1)  # unbuffered: communicate() would lose what a buffer holds
     p.send_signal(signal.SIGINT)
     rest, err = p.communicate(timeout=60)
     assert p.returncode == 130 and err == b""
