@@ -108,7 +108,7 @@ static const struct {
     enum qn_status want;
     const char *part;
 } configs[] = {
-    {"model_type", "\"unheard_of\"", QN_UNSUPPORTED, "known are gemma3_text, gemma3, "},
+    {"model_type", "\"unheard_of\"", QN_UNSUPPORTED, "known are deepseek_v3, kimi_k2, "},
     {"model_type", "\"unheard_of\"", QN_UNSUPPORTED, "\"unheard_of\""},
     {"model_type", NULL, QN_BAD_INPUT, "model_type is missing"},
     {"model_type", "17", QN_BAD_INPUT, "model_type"},
