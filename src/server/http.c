@@ -160,9 +160,18 @@ static enum MHD_Result refuse_now(struct http_req *rq, bool expect)
     return MHD_YES;
 }
 
+/* False, with the refusal filled, for a foreign Host, no route, or no key. */
 static bool route_and_auth(struct http_req *rq)
 {
     int key = -1;
+    if (!host_ok(rq)) {
+        const char *host = MHD_lookup_connection_value(rq->mc, MHD_HEADER_KIND, "Host");
+        api_refuse(&rq->refusal, 403, "host_not_allowed", NULL,
+                   "the Host header \"%.100s\" is not a name of this server: without an API key "
+                   "only localhost, 127.0.0.1, [::1] and the --host value are answered",
+                   host ? host : "");
+        return false;
+    }
     bool found = route_find(rq);
     if (strcmp(rq->method, "OPTIONS") == 0)
         return true;
@@ -270,7 +279,7 @@ static enum MHD_Result finish(struct http_req *rq)
     if (rq->mode == BODY_LINGER)
         return MHD_NO;
     conns_state(&rq->srv->conns, rq->conn, CONN_BUSY);
-    if (strcmp(rq->method, "OPTIONS") == 0)
+    if (strcmp(rq->method, "OPTIONS") == 0 && rq->refusal.status != 403)
         return reply_preflight(rq);
     if (rq->refusal.status != 0 || !may_parse(rq))
         return reply_error(rq, &rq->refusal);

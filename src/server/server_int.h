@@ -121,7 +121,9 @@ void door_close(struct door *d); /* NULL is fine */
 /* auth.c: key_index tells the clients with different keys apart; -1 = no key is asked for. */
 bool auth_ok(const struct server *s, struct MHD_Connection *mc, int *key_index);
 
-/* cors.c: the Access-Control headers for this request. */
+/* cors.c: whether the Host header is a name of ours; always so where a key is asked for. */
+bool host_ok(const struct http_req *rq);
+/* The Access-Control headers for this request. */
 void cors_headers(const struct http_req *rq, struct MHD_Response *resp);
 void cors_preflight_headers(const struct http_req *rq, struct MHD_Response *resp);
 

@@ -34,7 +34,7 @@ def chunked(body, size, ext="", trailer=""):
 @pytest.mark.parametrize("size,ext,trailer", [
     (1, "", ""), (7, "", ""), (100000, "", ""), (9, ";a=b", ""), (9, "", "X-T: 1\r\n")])
 def test_chunked_bodies(server, size, ext, trailer):
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     with server.connect() as s:
         s.sendall(head + chunked(good(), size, ext, trailer))
         r = Reader(s)
@@ -51,7 +51,7 @@ def test_one_byte_per_packet(server):
 
 
 def test_one_byte_per_chunk_and_packet(server):
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     with server.connect() as s:
         for b in head + chunked(good(), 1):
             s.sendall(bytes([b]))
@@ -75,7 +75,7 @@ def test_expect_continue(server):
 def test_expect_continue_too_large(start):
     srv = start("--max-body", 1000)
     with srv.connect() as s:
-        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nContent-Length: 5000\r\n"
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n"
                   "Expect: 100-continue\r\n\r\n".encode())
         status, _, _ = Reader(s).head()
         assert status == 413
@@ -84,7 +84,7 @@ def test_expect_continue_too_large(start):
 @pytest.mark.parametrize("route", ROUTES)
 def test_no_length(server, route):
     with server.connect() as s:
-        s.sendall(f"POST {route} HTTP/1.1\r\nHost: t\r\n\r\n".encode())
+        s.sendall(f"POST {route} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         reply = Reader(s).reply()
         assert reply.status == 411 and reply.error()["code"] == "length_required"
 
@@ -100,7 +100,7 @@ def test_no_length(server, route):
 ])
 def test_broken_framing_is_refused_and_closed(server, extra):
     with server.connect() as s:
-        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: t\r\n{extra}\r\n5\r\nhello\r\n0\r\n\r\n".encode())
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{extra}\r\n5\r\nhello\r\n0\r\n\r\n".encode())
         r = Reader(s)
         status, headers, _ = r.head()
         assert status in (400, 413) and headers["connection"].lower() == "close"
@@ -147,8 +147,8 @@ def test_http_1_0_ends_closed(server, stream):
 @pytest.mark.parametrize("raw", [
     b"GARBAGE\r\n\r\n", b"GET\r\n\r\n", b"GET /health\r\n\r\n", b" GET /health HTTP/1.1\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"GET /a\x01 HTTP/1.1\r\n\r\n",
-    b"G@T / HTTP/1.1\r\n\r\n", b"GET /health FOO/1.1\r\nHost: t\r\n\r\n", b"GET  HTTP/1.1\r\n\r\n",
-    b"GET /health HTTP/1.1x\r\nHost: t\r\n\r\n", b"\r\n\r\nnonsense\r\n",
+    b"G@T / HTTP/1.1\r\n\r\n", b"GET /health FOO/1.1\r\nHost: localhost\r\n\r\n", b"GET  HTTP/1.1\r\n\r\n",
+    b"GET /health HTTP/1.1x\r\nHost: localhost\r\n\r\n", b"\r\n\r\nnonsense\r\n",
 ])
 def test_broken_request_lines(server, raw):
     with server.connect() as s:
@@ -161,7 +161,7 @@ def test_broken_request_lines(server, raw):
 
 
 @pytest.mark.parametrize("raw,status", [
-    (b"GET /health HTTP/9.9\r\nHost: t\r\n\r\n", 505),
+    (b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n", 505),
     (b"GET /health HTTP/1.1\r\nno colon here\r\n\r\n", 400)])
 def test_other_broken_heads(server, raw, status):
     with server.connect() as s:
@@ -186,7 +186,7 @@ def test_empty_lines_before_a_request(server):
 def test_long_header_line(server, size):
     with server.connect() as s:
         try:
-            s.sendall(b"GET /health HTTP/1.1\r\nHost: t\r\nX-Long: " + b"a" * size + b"\r\n\r\n")
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * size + b"\r\n\r\n")
         except (BrokenPipeError, ConnectionResetError):
             pass  # refused while we were still sending
         try:
@@ -198,13 +198,13 @@ def test_long_header_line(server, size):
 def test_many_headers(server):
     lines = "".join(f"X-H{i}: 1\r\n" for i in range(500))
     with server.connect() as s:
-        s.sendall(f"GET /health HTTP/1.1\r\nHost: t\r\n{lines}\r\n".encode())
+        s.sendall(f"GET /health HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
         assert Reader(s).head()[0] == 431
 
 
 def test_long_target(server):
     with server.connect() as s:
-        s.sendall(b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\nHost: t\r\n\r\n")
+        s.sendall(b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert Reader(s).head()[0] in (404, 414)
 
 
@@ -212,7 +212,7 @@ def test_long_target(server):
 def test_body_over_the_limit(start, declared, sent):
     srv = start("--max-body", 1000)
     with srv.connect() as s:
-        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nContent-Length: {declared}\r\n\r\n".encode())
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {declared}\r\n\r\n".encode())
         s.sendall(b"x" * sent)
         r = Reader(s)
         reply = r.reply()
@@ -224,7 +224,7 @@ def test_body_over_the_limit(start, declared, sent):
 def test_chunked_body_over_the_limit(start):
     srv = start("--max-body", 1000)
     with srv.connect() as s:
-        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         s.sendall(chunked(b"x" * 5000, 500))
         assert Reader(s).reply().status == 413
 
@@ -314,7 +314,7 @@ def test_idle_and_half_sent_connections(start):
 def test_trickled_body_is_bounded(start):
     srv = start("--idle", 5, "--read", 1)
     with srv.connect() as s:
-        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: t\r\nContent-Length: 1000\r\n\r\n".encode())
+        s.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode())
         t = time.monotonic()
         with pytest.raises(OSError):
             while time.monotonic() - t < 10:
@@ -336,7 +336,7 @@ def test_many_silent_connections(start):
     assert text_of(post(srv, CHAT, good())) == "ok"
     assert time.monotonic() - t < 1
     for s in half:
-        s.sendall(b"lth HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+        s.sendall(b"lth HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert Reader(s).head()[0] in (200, 503)
     for s in idle:
         s.close()
@@ -400,6 +400,7 @@ def test_cors_list(start):
     for r in (post(srv, CHAT, good(), headers={"Origin": "https://c.example"}),
               preflight(srv, "https://c.example")):
         assert "access-control-allow-origin" not in r.headers
+        assert r.headers["vary"].lower() == "origin"
 
 
 @pytest.mark.parametrize("origin,ok", [
@@ -409,6 +410,39 @@ def test_cors_default_is_this_machine(server, origin, ok):
     r = request(server, "GET", "/v1/models", headers={"Origin": origin})
     assert r.status == 200
     assert ("access-control-allow-origin" in r.headers) == ok
+
+
+def with_host(srv, host, method="GET", path="/v1/models", version="1.1"):
+    line = f"Host: {host}\r\n" if host is not None else ""
+    with srv.connect() as s:
+        s.sendall(f"{method} {path} HTTP/{version}\r\n{line}Connection: close\r\n\r\n".encode())
+        return Reader(s).reply()
+
+
+@pytest.mark.parametrize("host,ok", [
+    ("localhost", True), ("LocalHost:8080", True), ("127.0.0.1:1", True), ("[::1]:8080", True),
+    ("[::1]", True), ("evil.example", False), ("localhost.evil.example:80", False),
+    ("127.0.0.1.evil.example", False), ("10.0.0.1", False), ("", False), ("[::1", False)])
+def test_foreign_host_is_refused(server, host, ok):
+    for method, path in (("GET", "/v1/models"), ("GET", "/health"), ("OPTIONS", CHAT)):
+        r = with_host(server, host, method, path)
+        if ok:
+            assert r.status in (200, 204)
+            continue
+        assert r.status == 403
+        assert r.error()["code"] == "host_not_allowed"
+        assert "Host" in r.error()["message"]
+    raw = encode("POST", CHAT, good()).replace(b"Host: localhost", f"Host: {host}".encode())
+    with server.connect() as s:
+        s.sendall(raw)
+        assert Reader(s).reply().status == (200 if ok else 403)
+
+
+def test_host_absent_or_with_a_key(server, start):
+    assert with_host(server, None, version="1.0").status == 200
+    srv = start("--key", "secret")
+    assert with_host(srv, "models.example", path="/health").status == 200
+    assert with_host(srv, "models.example").status == 401
 
 
 def test_keys(start):

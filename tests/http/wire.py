@@ -179,7 +179,7 @@ class Reader:
 
 
 def encode(method, path, body=None, headers=()):
-    head = [f"{method} {path} HTTP/1.1", "Host: test"]
+    head = [f"{method} {path} HTTP/1.1", "Host: localhost"]
     if body is not None:
         if not isinstance(body, (bytes, str)):
             body = json.dumps(body)
