@@ -52,6 +52,8 @@ enum qn_status api_refuse_err(struct api_error *e, const struct qn_err *err, con
         return api_refuse(e, 503, "no_memory", NULL,
                           "not enough memory for this request now; try again later");
     case QN_CANCELLED:
+        if (err->msg[0]) /* its client had not read for too long */
+            return api_refuse(e, 503, "not_read", NULL, "%s", err->msg);
         return api_refuse(e, 503, "stopping", NULL, "the server is stopping");
     default:
         return api_refuse(e, 500, "internal_error", NULL,

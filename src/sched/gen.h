@@ -47,6 +47,7 @@ struct gen {
     int32_t last_id;
     int32_t room;               /* free places for events when this round began; 0 = paused */
     int64_t start_us, first_us; /* taken from the queue; first logits there */
+    int64_t paused_us;          /* since when there has been no room; 0 = there is */
     struct gen_usage usage;
 
     /* Under mu. */

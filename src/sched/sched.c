@@ -21,16 +21,18 @@
 #include "base/log.h"
 #include "sched/gen.h"
 
-#define WHERE     "scheduler"
-#define ECHO_ROWS 32 /* rows of prompt logits in one step: bounds their memory */
-#define ECHO_MORE 4  /* events of an echo step beside its rows: first token, progress, answer */
-#define LIVE_MORE 16 /* paused generations that may hold a sequence beside the lanes */
+#define WHERE        "scheduler"
+#define ECHO_ROWS    32 /* rows of prompt logits in one step: bounds their memory */
+#define ECHO_MORE    4  /* events of an echo step beside its rows: first token, progress, answer */
+#define LIVE_MORE    16 /* paused generations that may hold a sequence beside the lanes */
+#define PAUSE_MAX_MS 30000
 
 struct sched {
     struct lm lm;
     const struct tok *tok;
     struct ids newline; /* ids of "\n", which xtc leaves alone */
     int32_t n_lane, queue_max, chunk;
+    int64_t pause_max_us;
     pthread_t thread;
 
     pthread_mutex_t mu;
@@ -44,6 +46,7 @@ struct sched {
     /* The thread's own. */
     struct gen **run; /* [n_lane + LIVE_MORE] */
     int32_t n_run, run_max, turn;
+    int64_t look_us;            /* when a paused generation has to make way; 0 = none has to */
     struct qn_step_item *items; /* [n_lane] the planned step */
     struct gen **who;           /* [n_lane] whose item it is */
     int32_t n_item;
@@ -104,9 +107,10 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     if (n_lane < 1 || n_lane > lm->max_rows)
         QN_FAIL(err, QN_BAD_INPUT, WHERE, "%d lanes; expected 1 to %d, the rows of one step",
                 p->n_lane, lm->max_rows);
-    if (p->queue_max < 0 || p->chunk < 0)
-        QN_FAIL(err, QN_BAD_INPUT, WHERE, "queue limit %d, chunk %d; expected 0 or more",
-                p->queue_max, p->chunk);
+    if (p->queue_max < 0 || p->chunk < 0 || p->pause_max_ms < 0)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "queue limit %d, chunk %d, longest pause %d ms; expected 0 or more", p->queue_max,
+                p->chunk, p->pause_max_ms);
     struct sched *s = calloc(1, sizeof *s);
     if (!s)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for the scheduler");
@@ -115,12 +119,13 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     s->n_lane = n_lane;
     s->queue_max = p->queue_max ? p->queue_max : 64;
     s->chunk = p->chunk && p->chunk < lm->max_rows ? p->chunk : lm->max_rows;
+    s->pause_max_us = (p->pause_max_ms ? p->pause_max_ms : PAUSE_MAX_MS) * (int64_t)1000;
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->idle, &attr);
+    pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
-    pthread_cond_init(&s->wake, NULL);
     pthread_mutex_init(&s->mu, NULL);
     enum qn_status st = set_up(s, err);
     if (st == QN_OK)
@@ -146,23 +151,23 @@ void sched_free(struct sched *s)
     tear_down(s);
 }
 
+/* Under mu: waits until then at the longest (cv's clock is the monotonic one). */
+static void wait_until(struct sched *s, pthread_cond_t *cv, int64_t us)
+{
+    struct timespec t = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+    pthread_cond_timedwait(cv, &s->mu, &t);
+}
+
 bool sched_drain(struct sched *s, int timeout_ms)
 {
     int64_t until = clock_us() + (int64_t)timeout_ms * 1000;
     pthread_mutex_lock(&s->mu);
     s->draining = true;
     while (s->stats.running + s->stats.waiting > 0) {
-        struct timespec t;
-        int64_t left = until - clock_us();
-        if (timeout_ms >= 0 && left <= 0)
+        int64_t now = clock_us();
+        if (timeout_ms >= 0 && now >= until)
             break;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        left = timeout_ms < 0 ? 1000000 : left;
-        t.tv_sec += left / 1000000;
-        t.tv_nsec += left % 1000000 * 1000;
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&s->idle, &s->mu, &t);
+        wait_until(s, &s->idle, timeout_ms < 0 ? now + 1000000 : until);
     }
     bool all = s->stats.running + s->stats.waiting == 0;
     pthread_mutex_unlock(&s->mu);
@@ -371,18 +376,9 @@ static struct gen *next_waiting(struct sched *s)
     return g;
 }
 
-/* Ends the cancelled; fills lanes that nobody ready occupies. */
-static void admit(struct sched *s)
+/* Fills lanes that nobody ready occupies; returns how many are occupied. */
+static int32_t fill(struct sched *s, int32_t active)
 {
-    int32_t active = 0;
-    for (int32_t i = s->n_run - 1; i >= 0; i--)
-        if (atomic_load(&s->run[i]->cancel))
-            finish_as(s, s->run[i], GEN_CANCELLED);
-    for (int32_t i = 0; i < s->n_run; i++) {
-        struct gen *g = s->run[i];
-        g->room = gen_room(g, g->phase == PHASE_PREFILL ? ECHO_MORE : 1);
-        active += g->room > 0;
-    }
     while (active < s->n_lane && s->n_run < s->run_max) {
         struct gen *g = next_waiting(s);
         if (!g)
@@ -391,6 +387,52 @@ static void admit(struct sched *s)
         start(s, g);
         active += s->n_run - before;
     }
+    return active;
+}
+
+/* With a lane free and no sequence left for those who wait: ends the generation paused longest, if
+ * it has been so for pause_max_us; otherwise look_us says when that will be. True when one ended.
+ */
+static bool make_way(struct sched *s)
+{
+    struct gen *g = NULL;
+    struct qn_err err = {0};
+    pthread_mutex_lock(&s->mu);
+    bool needed = s->stats.waiting > 0 && s->n_run == s->run_max;
+    pthread_mutex_unlock(&s->mu);
+    for (int32_t i = 0; needed && i < s->n_run; i++)
+        if (s->run[i]->paused_us && (!g || s->run[i]->paused_us < g->paused_us))
+            g = s->run[i];
+    if (!g)
+        return false;
+    int64_t now = clock_us();
+    if (now - g->paused_us < s->pause_max_us) {
+        s->look_us = g->paused_us + s->pause_max_us;
+        return false;
+    }
+    err_set(&err, QN_CANCELLED, WHERE, "the client did not read for %lld s while others waited",
+            (long long)((now - g->paused_us) / 1000000));
+    fail(s, g, &err);
+    return true;
+}
+
+/* Ends the cancelled and those that keep others waiting; fills the lanes. */
+static void admit(struct sched *s)
+{
+    int32_t active = 0;
+    s->look_us = 0;
+    for (int32_t i = s->n_run - 1; i >= 0; i--)
+        if (atomic_load(&s->run[i]->cancel))
+            finish_as(s, s->run[i], GEN_CANCELLED);
+    for (int32_t i = 0; i < s->n_run; i++) {
+        struct gen *g = s->run[i];
+        g->room = gen_room(g, g->phase == PHASE_PREFILL ? ECHO_MORE : 1);
+        active += g->room > 0;
+        g->paused_us = g->room > 0 ? 0 : g->paused_us ? g->paused_us : clock_us();
+    }
+    do
+        active = fill(s, active);
+    while (active < s->n_lane && make_way(s));
 }
 
 /* ---- planning ------------------------------------------------------------------------------ */
@@ -563,8 +605,12 @@ static void *main_loop(void *arg)
             continue;
         }
         pthread_mutex_lock(&s->mu);
-        while (s->signals == seen && !s->quit)
-            pthread_cond_wait(&s->wake, &s->mu);
+        while (s->signals == seen && !s->quit && (!s->look_us || clock_us() < s->look_us)) {
+            if (s->look_us)
+                wait_until(s, &s->wake, s->look_us);
+            else
+                pthread_cond_wait(&s->wake, &s->mu);
+        }
         pthread_mutex_unlock(&s->mu);
     }
     end_all(s);

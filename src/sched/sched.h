@@ -5,7 +5,8 @@
  * Life of a generation: sched_submit -> queued -> GEN_PROGRESS* (prompt read so far; GEN_PROMPT
  * among them) -> GEN_TOKEN* -> exactly one GEN_DONE or GEN_ERROR. Events wait in a bounded ring per
  * generation; a client that does not read them pauses its own generation only: another one takes
- * its lane until it reads again.
+ * its lane until it reads again. Where too many are paused for others to start, the one paused
+ * longest ends after a while (pause_max_ms).
  *
  * Fair: generations are taken round robin over `client` keys, in order within one client. All
  * running ones advance together, one engine step at a time, long prompts in chunks between.
@@ -27,6 +28,9 @@ struct sched_params {
     int32_t n_lane;    /* generations in one step, 1..lm.max_rows; 0 = 1, the serial lane */
     int32_t queue_max; /* waiting generations before QN_BUSY; 0 = 64 */
     int32_t chunk;     /* prompt tokens per step; 0 = lm.max_rows, which also limits it */
+    /* Milliseconds that a paused generation may keep others waiting when there are no more
+     * sequences; then the one paused longest ends with GEN_ERROR. 0 = 30000. */
+    int32_t pause_max_ms;
 };
 
 /* Starts the thread. lm and tok are borrowed for the scheduler's life. */

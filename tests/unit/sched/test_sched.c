@@ -538,6 +538,61 @@ static void test_slow_reader(void **state)
     rig_down(&r);
 }
 
+/* Readers that never read take every sequence: those who wait get through all the same, at the
+ * cost of the reader that has been silent longest; the others go on. */
+static void test_silent_readers(void **state)
+{
+    enum { SILENT = 1 + 16, MS = 100 }; /* the lane's and those beside it */
+    struct rig r;
+    struct answer a;
+    struct gen *silent[SILENT];
+    struct scripted_counts c;
+    rig_up(&r, (struct scripted_params){0}, (struct sched_params){.pause_max_ms = MS});
+    for (int i = 0; i < SILENT; i++) {
+        silent[i] = submit(&r, "[[loop:s]]", greedy(500));
+        usleep(5000);
+    }
+    usleep(2 * MS * 1000);
+    scripted_counts(r.sc, &c);
+    assert_int_equal(c.alive, SILENT); /* nobody waits, so nobody has to go */
+    run(&r, "[[say:quick]]", greedy(-1), &a);
+    expect(&a, "quick", GEN_STOP_EOS, 6);
+    collect(silent[0], &a);
+    assert_int_equal(a.last.kind, GEN_ERROR);
+    assert_int_equal(a.last.err.code, QN_CANCELLED);
+    assert_non_null(strstr(a.last.err.msg, "did not read"));
+    assert_true(a.tokens > 0); /* what was made before can still be read */
+    buf_free(&a.text);
+    for (int i = 1; i < SILENT; i++) {
+        collect(silent[i], &a);
+        assert_int_equal(a.last.finish, GEN_LENGTH);
+        assert_int_equal(a.tokens, 500);
+        buf_free(&a.text);
+    }
+    for (int i = 0; i < SILENT; i++)
+        gen_free(silent[i]);
+    rig_down(&r);
+}
+
+/* Who waits before the pause is over gets in when it is, without anything else happening. */
+static void test_silent_reader_makes_way_later(void **state)
+{
+    enum { SILENT = 1 + 16, MS = 300 };
+    struct rig r;
+    struct answer a;
+    struct gen *silent[SILENT];
+    rig_up(&r, (struct scripted_params){0}, (struct sched_params){.pause_max_ms = MS});
+    int64_t t = clock_us();
+    for (int i = 0; i < SILENT; i++)
+        silent[i] = submit(&r, "[[loop:s]]", greedy(500));
+    run(&r, "[[say:quick]]", greedy(-1), &a);
+    expect(&a, "quick", GEN_STOP_EOS, 6);
+    assert_true(clock_us() - t >= MS * 1000);
+    for (int i = 0; i < SILENT; i++)
+        gen_free(silent[i]);
+    rig_down(&r);
+}
+
 static void test_cancel_prefill(void **state)
 {
     struct rig r;
@@ -753,6 +808,7 @@ int main(void)
         cmocka_unit_test(test_logprobs),       cmocka_unit_test(test_faults),
         cmocka_unit_test(test_batch_fault),    cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_queue),          cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_silent_readers), cmocka_unit_test(test_silent_reader_makes_way_later),
         cmocka_unit_test(test_cancel_prefill), cmocka_unit_test(test_drain),
         cmocka_unit_test(test_seeds),          cmocka_unit_test(test_crowd),
     };
