@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -19,6 +20,7 @@
 #include "base/json.h"
 
 #define SHARD_MAX ((uint64_t)5 << 30)
+#define PARTIAL   ".partial-" /* the temporary folder is OUT.partial-PID */
 
 struct mlx_out {
     char *dir, *tmp; /* final and temporary folder */
@@ -95,6 +97,47 @@ static enum qn_status make_parent(const char *dir, struct qn_err *err)
     return st;
 }
 
+/* Whether `name` is BASE.partial-PID of a process that is gone. Our own number counts as gone: the
+ * folder is there before we made ours, so an earlier process of that number left it. */
+static bool is_stale(const char *name, const char *base)
+{
+    size_t n = strlen(base);
+    char *end;
+    if (strncmp(name, base, n) != 0 || strncmp(name + n, PARTIAL, sizeof PARTIAL - 1) != 0)
+        return false;
+    const char *digits = name + n + sizeof PARTIAL - 1;
+    errno = 0;
+    long pid = strtol(digits, &end, 10);
+    if (*digits < '1' || *digits > '9' || *end || errno || pid > INT_MAX)
+        return false;
+    return pid == getpid() || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+}
+
+/* Removes what conversions to the same folder left behind when they were killed. What cannot be
+ * removed is left: it is in nobody's way. */
+static void sweep(const char *dir)
+{
+    const char *slash = strrchr(dir, '/'), *base = slash ? slash + 1 : dir;
+    char *parent = !slash ? strdup(".") : strndup(dir, slash == dir ? 1 : (size_t)(slash - dir));
+    char **names = NULL;
+    size_t n = 0;
+    if (!parent || dir_list(parent, &names, &n, NULL) != QN_OK)
+        n = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct buf path = BUF_INIT;
+        struct stat st;
+        if (!is_stale(names[i], base))
+            continue;
+        path_join(&path, parent, names[i]);
+        if (!path.failed && lstat(buf_z(&path), &st) == 0 && S_ISDIR(st.st_mode))
+            dir_remove(buf_z(&path), NULL);
+        buf_free(&path);
+    }
+    if (names)
+        names_free(names, n);
+    free(parent);
+}
+
 enum qn_status mlx_out_create(const char *dir, bool force, struct mlx_out **out, struct qn_err *err)
 {
     enum qn_status st = QN_OK;
@@ -103,7 +146,7 @@ enum qn_status mlx_out_create(const char *dir, bool force, struct mlx_out **out,
         QN_FAIL(err, QN_BAD_INPUT, "output", "the output folder's name is empty");
     struct mlx_out *o = calloc(1, sizeof *o);
     if (!o || !(o->dir = clean_path(dir)) ||
-        asprintf(&o->tmp, "%s.partial-%d", o->dir, (int)getpid()) < 0) {
+        asprintf(&o->tmp, "%s" PARTIAL "%d", o->dir, (int)getpid()) < 0) {
         st = err_set(err, QN_NO_MEMORY, "output", "no memory to open %s", dir);
         if (o)
             o->tmp = NULL;
@@ -111,6 +154,7 @@ enum qn_status mlx_out_create(const char *dir, bool force, struct mlx_out **out,
     }
     if ((st = check_target(o, force, err)) != QN_OK || (st = make_parent(o->dir, err)) != QN_OK)
         goto done;
+    sweep(o->dir);
     if (mkdir(o->tmp, 0777) != 0) {
         st = err_errno(err, "output", "cannot make the folder %s", o->tmp);
         goto done;

@@ -2,8 +2,9 @@
  * mlx_write.h - writes an MLX checkpoint folder so that it appears whole or not at all.
  *
  * Everything goes into a temporary folder beside the wanted one; mlx_out_commit renames it into
- * place. mlx_out_free without a commit removes every trace. Weights are streamed into safetensors
- * shards at fixed offsets: the tensor list, with types and shapes, is declared first.
+ * place. mlx_out_free without a commit removes every trace; what a killed process left is removed
+ * by the next one that writes to the same folder. Weights are streamed into safetensors shards at
+ * fixed offsets: the tensor list, with types and shapes, is declared first.
  * One owner, one thread.
  */
 #ifndef IMPORT_MLX_WRITE_H

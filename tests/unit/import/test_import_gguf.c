@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -187,6 +188,45 @@ static void existing_output(void **state)
     import_report_free(&rep);
 }
 
+/* What a killed conversion left goes when the next one to that folder starts; what may be another
+ * one's work, or anything else of a similar name, stays. */
+static void leftovers_are_swept(void **state)
+{
+    (void)state;
+    struct import_report rep;
+    struct qn_err err;
+    char path[200];
+    pid_t dead = fork();
+    if (dead == 0)
+        _exit(0);
+    assert_int_equal(waitpid(dead, NULL, 0), dead);
+    const struct {
+        const char *format;
+        int pid;
+        bool stays;
+    } made[] = {
+        {"%s.partial-%d", dead, false},     {"%s.partial-%d", getpid(), false},
+        {"%s.partial-%d", getppid(), true}, {"%s2.partial-%d", dead, true},
+        {"%s.partial-%dx", dead, true},     {"%s.partial-0%d", dead, true},
+        {"%s.partial--%d", dead, true},     {"%s.old-%d", dead, true},
+    };
+    make((struct mk_llama){0});
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++) {
+        snprintf(path, sizeof path, made[i].format, dst, made[i].pid);
+        assert_int_equal(dir_make(path, NULL), QN_OK);
+        strcat(path, "/model.safetensors");
+        assert_int_equal(file_write_atomic(path, STR_LIT("x"), NULL), QN_OK);
+    }
+    if (convert((struct import_params){0}, &rep, &err) != QN_OK)
+        fail_msg("%s", err.msg);
+    import_report_free(&rep);
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; i++) {
+        snprintf(path, sizeof path, made[i].format, dst, made[i].pid);
+        if (dir_exists(path) != made[i].stays)
+            fail_msg("%s %s", path, made[i].stays ? "was removed" : "was left");
+    }
+}
+
 /* Every file-size limit below the whole makes some write fail, as a full disk would. */
 static void full_disk(void **state)
 {
@@ -234,6 +274,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refusals, setup, teardown),
         cmocka_unit_test_setup_teardown(big_scales_need_float32, setup, teardown),
         cmocka_unit_test_setup_teardown(existing_output, setup, teardown),
+        cmocka_unit_test_setup_teardown(leftovers_are_swept, setup, teardown),
         cmocka_unit_test_setup_teardown(full_disk, setup, teardown),
         cmocka_unit_test_setup_teardown(cancelled, setup, teardown),
     };
