@@ -13,6 +13,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/pool.h"
 
 enum cli_exit { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 130 };
 
@@ -77,8 +78,8 @@ struct cli_opt {
     }
 #define CLI_OPT_THREADS(S)                                                                         \
     {                                                                                              \
-        .name = "threads", .short_name = 't', .type = CLI_INT, .arg = "N", .min = 1, .max = 512,   \
-        .env = "QUERN_THREADS", .def_text = "one per available CPU",                               \
+        .name = "threads", .short_name = 't', .type = CLI_INT, .arg = "N", .min = 1,               \
+        .max = POOL_THREAD_MAX, .env = "QUERN_THREADS", .def_text = "one per available CPU",       \
         .help = "Worker threads. The answer does not depend on it.", .off = CLI_AT_INT(S, threads) \
     }
 #define CLI_OPT_CTX(S)                                                                             \

@@ -5,6 +5,7 @@
  * messages go to standard error. Ctrl-C prints what was made and exits with 130.
  */
 #include <errno.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/sample_opts.h"
@@ -69,6 +70,14 @@ static const struct cli_opt generate_opts[] = {
      .off = CLI_AT_FLAG(struct generate_opts, stats)},
     {.type = CLI_END},
 };
+
+/* Whether somebody put a text there: a pipe or a file, not a terminal, /dev/null or a service's
+ * socket, which may stay open without ever sending anything. */
+static bool stdin_has_text(void)
+{
+    struct stat st;
+    return fstat(STDIN_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode));
+}
 
 /* All of standard input; one final line break is dropped in chat mode (echo adds it). */
 static enum qn_status read_stdin(bool raw, struct buf *out, struct qn_err *err)
@@ -190,12 +199,15 @@ static bool print_json(const struct cli *c, const struct session *s, const struc
 {
     struct buf b = BUF_INIT;
     struct jw w;
+    char seed[24];
     jw_init(&w, &b);
     jw_obj(&w);
     jw_kstrz(&w, "model", s->info->name);
     jw_kstr(&w, "text", buf_str(&a->text));
     jw_kstrz(&w, "finish_reason", finish_name(a->finish));
-    jw_ki64(&w, "seed", (int64_t)p->sample.seed);
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)p->sample.seed);
+    jw_key(&w, "seed");
+    jw_raw(&w, str_of(seed)); /* all 64 bits, without a sign */
     jw_ki64(&w, "prompt_tokens", a->usage.prompt_tokens);
     jw_ki64(&w, "completion_tokens", a->usage.completion_tokens);
     jw_kreal(&w, "load_s", (double)s->load_us / 1e6);
@@ -283,6 +295,26 @@ static int answer_prompt(const struct cli *c, const struct generate_opts *o, str
     return rc;
 }
 
+/* The message: TEXT or --prompt, standard input, or both with a blank line between. */
+static enum qn_status read_prompt(const struct generate_opts *o, const char *given,
+                                  struct buf *text, struct qn_err *err)
+{
+    if (given)
+        buf_addz(text, given);
+    if (!given || stdin_has_text()) {
+        struct buf more = BUF_INIT;
+        enum qn_status st = read_stdin(o->raw, &more, err);
+        if (text->n && more.n)
+            buf_addz(text, "\n\n");
+        buf_add_str(text, buf_str(&more));
+        buf_free(&more);
+        QN_TRY(st);
+    }
+    if (text->n == 0)
+        QN_FAIL(err, QN_BAD_INPUT, "generate", "the prompt is empty");
+    return buf_ok(text, "prompt", err);
+}
+
 static int run_generate(const struct cli *c, void *opts)
 {
     const struct generate_opts *o = opts;
@@ -299,13 +331,7 @@ static int run_generate(const struct cli *c, void *opts)
     struct session s = {0};
     struct buf text = BUF_INIT;
     int rc;
-    enum qn_status st = QN_OK;
-    if (prompt)
-        buf_addz(&text, prompt);
-    else
-        st = read_stdin(o->raw, &text, &err);
-    if (st == QN_OK && text.n == 0)
-        st = err_set(&err, QN_BAD_INPUT, "generate", "the prompt is empty");
+    enum qn_status st = read_prompt(o, prompt, &text, &err);
     if (st == QN_OK)
         st = session_open(o->model, o->threads, o->ctx, &s, &err);
     if (st == QN_OK && !term_interrupted())
@@ -323,12 +349,14 @@ const struct cli_verb verb_generate = {
     .usage = "[options] [TEXT]",
     .about =
         "Sends one message to a model and prints its answer as it is made. The message is TEXT, "
-        "--prompt, or standard input; it goes through the model's chat template unless --raw asks "
-        "for plain continuation.\n\n"
+        "--prompt, or standard input; text from a pipe or a file on standard input is added to "
+        "TEXT or --prompt after a blank line. It goes through the model's chat template unless "
+        "--raw asks for plain continuation.\n\n"
         "Standard output carries the answer only. Ctrl-C stops the answer: what was made stays, "
         "and the exit status is 130.",
     .examples = "quern generate \"Why is the sky blue?\"\n"
                 "quern generate --raw --temperature 0 --max-tokens 40 -p \"Once upon a time\"\n"
+                "git diff | quern generate \"Summarise this diff.\"\n"
                 "git diff | quern generate --system \"Write a commit message for this diff.\"\n"
                 "quern generate --json --logprobs 3 -n 20 -p \"Name a colour.\"",
     .opts = generate_opts,

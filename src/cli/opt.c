@@ -135,6 +135,19 @@ static bool in_limits(const struct cli_opt *o, double v)
     return !has_limits(o) || (v >= o->min && v <= o->max);
 }
 
+/* Where nothing is said about limits (seeds) all 64 bits can be had, with and without a sign. */
+static bool parse_int(const struct cli_opt *o, const char *s, int64_t *out)
+{
+    char *end;
+    if (parse_i64(s, strlen(s), out))
+        return in_limits(o, (double)*out);
+    if (has_limits(o) || !isdigit((unsigned char)s[0]))
+        return false;
+    errno = 0;
+    *out = (int64_t)strtoull(s, &end, 10);
+    return !errno && !*end;
+}
+
 static enum qn_status set_enum(const struct cli_opt *o, const char *src, const char *val, int *out,
                                struct qn_err *err)
 {
@@ -203,7 +216,7 @@ static enum qn_status set_value(const struct cli_opt *o, const char *src, const 
     case CLI_FLAG:
         return set_bool(o, src, val, dst, err);
     case CLI_INT:
-        if (!parse_i64(val, strlen(val), &i) || !in_limits(o, (double)i))
+        if (!parse_int(o, val, &i))
             return bad_value(o, src, val, "a whole number", err);
         *(int64_t *)dst = i;
         return QN_OK;

@@ -1,7 +1,7 @@
 /*
  * memory.c - large aligned memory for weights, activations and KV pages: fresh zero pages from the
- * system. Huge pages (fewer TLB misses while streaming) are asked for only where all of the memory is
- * used: elsewhere they would make a few touched rows cost 2 MiB.
+ * system. Huge pages (fewer TLB misses while streaming) are asked for only where all of the memory
+ * is used: elsewhere they would make a few touched rows cost 2 MiB.
  */
 #include <sys/mman.h>
 #include <stdlib.h>

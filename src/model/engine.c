@@ -385,7 +385,9 @@ static enum qn_status give(struct buf *b, enum qn_status st, char **text, size_t
 enum qn_status qn_detokenize(const struct qn_engine *e, const int32_t *ids, int32_t n_ids,
                              bool keep_special, char **text, size_t *len, struct qn_err *err)
 {
-    if (!e->tok || n_ids < 0)
+    if (n_ids < 0)
+        QN_FAIL(err, QN_BAD_INPUT, "engine", "%d token ids to decode; expected 0 or more", n_ids);
+    if (!e->tok)
         QN_FAIL(err, QN_UNSUPPORTED, "engine", "opened with weights_only: no tokenizer");
     struct buf b = BUF_INIT;
     tok_decode(e->tok, ids, (size_t)n_ids, keep_special, &b);

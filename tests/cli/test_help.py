@@ -79,6 +79,8 @@ def test_unknown_verb_without_a_neighbour(quern):
     (["generate", "-p", "x", "y"], ["--prompt", "y"]),
     (["generate", "--raw", "--system", "s", "x"], ["--raw", "--system"]),
     (["generate", "--threads", "0", "x"], ["--threads 0", "from 1 to"]),
+    (["generate", "--threads", "257", "x"], ["--threads 257", "from 1 to 256"]),
+    (["bench", "--threads", "1,257"], ["257", "256"]),
     (["chat", "extra"], ["unexpected argument extra"]),
     (["inspect"], ["DIR is missing"]),
     (["inspect", "a", "b"], ["unexpected argument b"]),

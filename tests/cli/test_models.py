@@ -47,6 +47,28 @@ def test_generate_streams_only_the_answer(quern, model):
     assert quern("generate", "-m", model, "-n", "0", "Hello", ok=True).stdout == ""
 
 
+def test_generate_adds_standard_input(quern, model, tmp_path):
+    want = quern("generate", "-m", model, "-n", "8", "--seed", "1", "Sum up:\n\na b\nc", ok=True).stdout
+    for flags in (["Sum up:"], ["--prompt", "Sum up:"]):
+        r = quern("generate", "-m", model, "-n", "8", "--seed", "1", *flags, input="a b\nc\n", ok=True)
+        assert r.stdout == want
+    (tmp_path / "text").write_text("a b\nc\n")
+    with open(tmp_path / "text") as f:  # a file instead of a pipe
+        r = quern("generate", "-m", model, "-n", "8", "--seed", "1", "Sum up:", input=None, stdin=f,
+                  ok=True)
+    assert r.stdout == want
+    counts = [json.loads(quern("generate", "-m", model, "-n", "1", "--json", "Sum", input=text,
+                               ok=True).stdout)["prompt_tokens"] for text in ("", "ab")]
+    assert counts[1] == counts[0] + 4  # one token a byte: the blank line and the text
+
+
+def test_generate_json_seed_has_no_sign(quern, model):
+    for seed in (-1, 2**64 - 1):
+        r = quern("generate", "-m", model, "-n", "1", "--json", "--seed", seed, "x", ok=True)
+        assert json.loads(r.stdout)["seed"] == 2**64 - 1
+    quern("generate", "-m", model, "--seed", 2**64, "x", ok=False)
+
+
 def test_generate_json(quern, model):
     r = quern("generate", "-m", model, "-n", "5", "--temperature", "0", "--json", "--logprobs", "2",
               "--raw", "Once", ok=True)

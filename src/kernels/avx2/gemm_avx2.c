@@ -298,8 +298,8 @@ static void sweep(const struct sweep *s, int32_t nm)
     }
 }
 
-/* Rows swept together: their running sums lie in scratch, [MANY][16], not in dst, whose rows are far
- * apart (one page each); only the last inputs write there. */
+/* Rows swept together: their running sums lie in scratch, [MANY][16], not in dst, whose rows are
+ * far apart (one page each); only the last inputs write there. */
 enum { MANY = 128 };
 _Static_assert(K_CHUNK * 32 + 2 * K_CHUNK * 4 + MANY * PACK_ROWS * 4 <= GEMM_SCRATCH, "scratch");
 

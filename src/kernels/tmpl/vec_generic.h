@@ -104,12 +104,16 @@ static inline vf vf_rint(vf a)
     return a;
 }
 
-/* 2^n for integral n in [-126, 127] */
+/* 2^n for integral n in [-126, 127]; anything else, NaN too, gives some number. The sum with
+ * 3 * 2^22 has n in its low bits; what lies above them is shifted out. */
 static inline vf vf_pow2(vf n)
 {
     VEC_EACH
     {
-        uint32_t u = (uint32_t)((int32_t)n.v[i_] + 127) << 23;
+        float sum = n.v[i_] + 12582912.0f;
+        uint32_t u;
+        memcpy(&u, &sum, 4);
+        u = (u + 127) << 23;
         memcpy(&n.v[i_], &u, 4);
     }
     return n;

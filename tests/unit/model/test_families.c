@@ -1,7 +1,8 @@
 /*
  * test_families.c - config.json of the families beyond llama: what would change the maths is
- * refused by name, what agrees with the tensors opens, what does not names the tensor. Then the gemma3
- * wrapper: the same logits, bit for bit, as the text model inside it. On the goldens' checkpoints.
+ * refused by name, what agrees with the tensors opens, what does not names the tensor. Then the
+ * gemma3 wrapper: the same logits, bit for bit, as the text model inside it. On the goldens'
+ * checkpoints.
  */
 #include <string.h>
 

@@ -199,6 +199,8 @@ static void test_info(void **state)
     CHECK_FAILS(qn_tokenize(engine, "a", 1, 0, &v, &n, &err), QN_UNSUPPORTED, err, "weights_only");
     CHECK_FAILS(qn_detokenize(engine, ids, 1, false, &text, &len, &err), QN_UNSUPPORTED, err,
                 "weights_only");
+    CHECK_FAILS(qn_detokenize(engine, ids, -1, false, &text, &len, &err), QN_BAD_INPUT, err,
+                "-1 token ids");
     CHECK_FAILS(qn_chat_render(engine, "{}", 2, &text, &len, &err), QN_UNSUPPORTED, err,
                 "template");
 }
