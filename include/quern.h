@@ -79,12 +79,13 @@ struct qn_model_info {
     int32_t n_layer, n_embd;
     int32_t n_ctx; /* tokens one sequence can hold */
     int32_t n_thread;
-    int64_t n_param;        /* elements of all weights, counted once when tied */
-    int64_t weight_bytes;   /* bytes of weights resident in memory */
-    int64_t step_bytes;     /* bytes of weights that decoding one token must read */
-    int64_t kv_token_bytes; /* KV bytes per token of context */
-    double bits_per_weight; /* of the checkpoint's stored tensors, scales and biases included */
-    const int32_t *eos_ids; /* every id that ends an answer */
+    int64_t n_param;         /* elements of all weights, counted once when tied */
+    int64_t weight_bytes;    /* bytes of weights resident in memory */
+    int64_t step_bytes;      /* bytes of weights that decoding one token must read */
+    int64_t kv_token_bytes;  /* KV bytes per token of context */
+    int64_t seq_state_bytes; /* of recurrent state per sequence, whatever its length */
+    double bits_per_weight;  /* of the checkpoint's stored tensors, scales and biases included */
+    const int32_t *eos_ids;  /* every id that ends an answer */
     int32_t n_eos;
 };
 
@@ -99,7 +100,8 @@ QN_API const struct qn_model_info *qn_engine_info(const struct qn_engine *e);
 QN_API enum qn_status qn_seq_create(struct qn_engine *e, struct qn_seq **out, struct qn_err *err);
 QN_API void qn_seq_free(struct qn_seq *s);         /* NULL is fine */
 QN_API int32_t qn_seq_len(const struct qn_seq *s); /* tokens held */
-/* Forgets all but the first n tokens (0 <= n <= len). QN_UNSUPPORTED where the family cannot. */
+/* Forgets all but the first n tokens (0 <= n <= len). QN_UNSUPPORTED where the family cannot: with
+ * a recurrent state only n = 0 and n = len. */
 QN_API enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err);
 
 /* One sequence's rows in a step. */

@@ -185,6 +185,7 @@ static void model_json(struct jw *w, const struct qn_model_info *m)
     jw_ki64(w, "weight_bytes", m->weight_bytes);
     jw_ki64(w, "step_bytes", m->step_bytes);
     jw_ki64(w, "kv_token_bytes", m->kv_token_bytes);
+    jw_ki64(w, "seq_state_bytes", m->seq_state_bytes);
     jw_kreal(w, "bits_per_weight", m->bits_per_weight);
     jw_obj_end(w);
 }

@@ -234,6 +234,36 @@ void op_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, str
     ex->ops->experts(ex, dst, x, moe, w);
 }
 
+void op_delta_mix(struct exec *ex, struct tensor *mixed, struct tensor *gates,
+                  const struct tensor *u, const struct tensor *ab, const struct delta_op *d)
+{
+    ex->ops->delta_mix(ex, mixed, gates, u, ab, d);
+}
+
+void op_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
+              const struct tensor *gates, const struct delta_op *d)
+{
+    ex->ops->delta(ex, dst, mixed, gates, d);
+}
+
+void op_norm_gated(struct exec *ex, struct tensor *y, const struct tensor *x,
+                   const struct tensor *z, const struct weight *w, float eps)
+{
+    ex->ops->norm_gated(ex, y, x, z, w, eps);
+}
+
+void op_gate(struct exec *ex, struct tensor *dst, const struct tensor *x, const struct tensor *g,
+             const struct gate_at *at)
+{
+    ex->ops->gate(ex, dst, x, g, at);
+}
+
+void op_add_gated(struct exec *ex, struct tensor *dst, const struct tensor *a,
+                  const struct tensor *b, const struct tensor *g)
+{
+    ex->ops->add_gated(ex, dst, a, b, g);
+}
+
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src)
 {
     ex->ops->take(ex, dst, src);

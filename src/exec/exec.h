@@ -58,6 +58,7 @@ struct weight_src {
     int32_t active;  /* of them read for one row */
     const uint8_t *global_scales; /* [n_stack] float32 for WEIGHT_NVFP4 stacks, or NULL */
     float global_scale; /* WEIGHT_NVFP4: w = code*scale*global_scale/2688; 0 = absent (factor 1) */
+    bool transpose;     /* weight_load_vec of [n, k]: keep it as [k, n] */
 };
 /* Address space for all matrices to come, in the order they will be read. Call once, first. */
 enum qn_status exec_reserve(struct exec *ex, size_t bytes, struct qn_err *err);
@@ -92,17 +93,35 @@ enum qn_status rope_create(struct exec *ex, const double *inv_freq, int32_t dims
 
 /* ---- KV memory ------------------------------------------------------------------------------ */
 
+/* A gated delta net: what a sequence carries from token to token instead of keys and values. */
+enum { DELTA_TAPS_MAX = 16, DELTA_HEAD_MAX = 256 };
+struct delta_shape {
+    int32_t n_k, n_v; /* key (and query) heads, value heads: n_v a multiple of n_k */
+    int32_t dk, dv;   /* multiples of 16 */
+    int32_t taps;     /* tokens the convolution sees, the row's own included */
+};
+/* Channels of the convolution: queries, keys, values. */
+static inline int32_t delta_channels(const struct delta_shape *d)
+{
+    return 2 * d->n_k * d->dk + d->n_v * d->dv;
+}
+
 struct kv_layer {
-    int32_t n_head, dk, dv;
-    int32_t window; /* tokens a row sees, itself included: older ones may go. 0 = all */
+    int32_t n_head, dk, dv;   /* n_head 0: no keys and values */
+    int32_t window;           /* tokens a row sees, itself included: older ones may go. 0 = all */
+    struct delta_shape delta; /* n_v 0: no recurrent state */
 };
 /* States the model's layers, once, before the first sequence. */
 enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,
                         struct qn_err *err);
 size_t kv_token_bytes(const struct exec *ex);
+/* Bytes of recurrent state a sequence carries whatever its length; a sequence holds it twice. */
+size_t kv_state_bytes(const struct exec *ex);
 enum qn_status kv_seq_create(struct exec *ex, struct kv_seq **out, struct qn_err *err);
 void kv_seq_free(struct exec *ex, struct kv_seq *s); /* NULL is fine */
 int32_t kv_seq_len(const struct kv_seq *s);
+/* Recurrent state cannot go back: with it only n = 0 (a fresh start) and n = len are possible. */
+bool kv_seq_can_truncate(const struct exec *ex, const struct kv_seq *s, int32_t n);
 void kv_seq_truncate(struct exec *ex, struct kv_seq *s, int32_t n);
 
 /* ---- a step --------------------------------------------------------------------------------- */
@@ -157,6 +176,7 @@ struct attn_op {
     const struct weight *sinks;           /* NULL = none */
     const struct weight *q_norm, *k_norm; /* [dk]; NULL = none */
     float norm_add, norm_eps;
+    bool gated; /* in qkv each query head is followed by d more values: a gate (op_gate) */
 };
 void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                     const struct attn_op *a);
@@ -225,6 +245,40 @@ struct experts {
 };
 void op_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, struct moe *moe,
                 const struct experts *w);
+
+/* ---- gated delta net ---- */
+
+/* Every layer with recurrent state takes both operations in every step, in this order; the state
+ * they leave counts once exec_commit has been called. */
+struct delta_op {
+    int32_t layer;
+    const struct weight *conv;            /* [taps, channels] */
+    const struct weight *dt_bias, *a_log; /* [n_v] */
+};
+/* mixed[rows, channels] = silu of the causal convolution of u over the sequence, query and key
+ * heads then scaled to length dk^-1/2 and 1 (eps 1e-6 under the root).
+ * gates[rows, 2 n_v] = forget gates g and write gates beta of the heads, from ab[rows, 2 n_v] = a
+ * and b. */
+void op_delta_mix(struct exec *ex, struct tensor *mixed, struct tensor *gates,
+                  const struct tensor *u, const struct tensor *ab, const struct delta_op *d);
+/* dst[rows, n_v*dv] = per value head and token: S = g S; S += beta (v - S k) k^T; S q. */
+void op_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
+              const struct tensor *gates, const struct delta_op *d);
+/* y = rms(head of x, eps) * w * silu(z), heads of w's size. */
+void op_norm_gated(struct exec *ex, struct tensor *y, const struct tensor *x,
+                   const struct tensor *z, const struct weight *w, float eps);
+
+/* ---- sigmoid gates ---- */
+
+/* dst = x * sigmoid(gate): the gates of head h, d wide, at column col + h*stride of g. */
+struct gate_at {
+    int32_t col, stride, d;
+};
+void op_gate(struct exec *ex, struct tensor *dst, const struct tensor *x, const struct tensor *g,
+             const struct gate_at *at);
+/* dst = a + sigmoid(g[:, 0]) * b */
+void op_add_gated(struct exec *ex, struct tensor *dst, const struct tensor *a,
+                  const struct tensor *b, const struct tensor *g);
 
 /* Keeps the rows whose logits are wanted. */
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src);

@@ -38,13 +38,15 @@ struct kv_seq {
     uint8_t **pages; /* [n_page_max]; unused entries point at the zero page */
     int32_t n_page, len;
     int32_t pending; /* tokens of the step in flight */
+    float *state[2]; /* recurrent state: a step reads [now] and writes the other; or NULL */
+    int32_t now;
 };
 
 struct kv_store {
     int32_t n_layer, n_page_max, n_page_slots; /* pages of a full sequence; table entries */
     struct kv_layer *layers;
-    size_t *layer_off; /* [n_layer] byte offset in a page */
-    size_t page_bytes, token_bytes;
+    size_t *layer_off; /* [n_layer] byte offset in a page; of a recurrent layer in the state */
+    size_t page_bytes, token_bytes, state_bytes;
     enum kv_type type;
     uint8_t *zero_page;
     uint8_t **free_pages; /* stack */
@@ -128,6 +130,16 @@ struct exec_ops {
                          const struct route_groups *);
     void (*experts)(struct exec *, struct tensor *, const struct tensor *, struct moe *,
                     const struct experts *);
+    void (*delta_mix)(struct exec *, struct tensor *, struct tensor *, const struct tensor *,
+                      const struct tensor *, const struct delta_op *);
+    void (*delta)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
+                  const struct delta_op *);
+    void (*norm_gated)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
+                       const struct weight *, float);
+    void (*gate)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
+                 const struct gate_at *);
+    void (*add_gated)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
+                      const struct tensor *);
     void (*take)(struct exec *, struct tensor *, const struct tensor *);
 };
 extern const struct exec_ops exec_cpu_ops;

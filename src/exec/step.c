@@ -56,6 +56,7 @@ void exec_commit(struct exec *ex)
         struct kv_seq *kv = ex->step.spans[i].kv;
         kv->len += kv->pending;
         kv->pending = 0;
+        kv->now = 1 - kv->now;
     }
 }
 

@@ -403,12 +403,13 @@ enum qn_status weight_load_vec(struct exec *ex, const struct weight_src *s, stru
         QN_FAIL(err, QN_NO_MEMORY, "weight", "%s: out of memory for %zu floats", s->name, n);
     for (size_t i = 0; i < n; i++) {
         uint16_t h;
+        float *to = &w->vec[s->transpose ? i % (size_t)s->k * (size_t)s->n + i / (size_t)s->k : i];
         if (s->format == WEIGHT_F32) {
-            memcpy(&w->vec[i], s->data + 4 * i, 4);
+            memcpy(to, s->data + 4 * i, 4);
             continue;
         }
         memcpy(&h, s->data + 2 * i, 2);
-        w->vec[i] = s->format == WEIGHT_F16 ? ref_f16(h) : ref_bf16(h);
+        *to = s->format == WEIGHT_F16 ? ref_f16(h) : ref_bf16(h);
     }
     w->n = (int32_t)n;
     w->bytes = n * sizeof *w->vec;

@@ -104,6 +104,25 @@ struct attn_tile {
 };
 enum { ATTN_SCRATCH = ATTN_Q_MAX * 4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) };
 
+/* ---- gated delta net ------------------------------------------------------------------------ *
+ * The state of one value head, S [dv][dk] in the papers, lies so that a lane is a value dimension:
+ *
+ *     [dv/16][dk][16]
+ *
+ * and no sum crosses lanes. Rows are consecutive tokens of one sequence. */
+struct delta_rows {
+    const float *q, *k, *v; /* row r at + r*ldx: [dk] [dk] [dv], q and k normed and scaled */
+    const float *g, *beta;  /* row r at + r*ldg: one float each */
+    float *out;             /* row r at + r*ldo: [dv] */
+    size_t ldx, ldg, ldo;   /* floats */
+    int32_t n_row, dk, dv;  /* dk and dv multiples of 16 */
+};
+
+/* What a token's forget and write gates are made of: [heads] each. */
+struct delta_gate_in {
+    const float *a, *b, *dt, *a_log;
+};
+
 /* ---- the table ------------------------------------------------------------------------------ */
 struct kernels {
     enum cpu_isa isa;
@@ -137,6 +156,17 @@ struct kernels {
     /* Attention over blocks of ATTN_BLOCK tokens at absolute positions, merged in ascending
      * order. */
     void (*attn)(const struct attn_tile *t, const struct kv_head *kv);
+
+    /* y = u / (1 + e^-g) */
+    void (*sigmul)(float *y, const float *g, const float *u, int32_t n);
+    /* y = x / sqrt(sum(x^2) + eps) * scale; y may be x */
+    void (*l2norm)(float *y, const float *x, float eps, float scale, int32_t n);
+    /* y[c] = silu(sum over j < taps, rising, of rows[j][c] * w[j*n + c]) */
+    void (*conv_silu)(float *y, const float *const *rows, const float *w, int32_t taps, int32_t n);
+    /* g = e^(-e^a_log * softplus(a + dt)), beta = 1 / (1 + e^-b) */
+    void (*delta_gates)(float *g, float *beta, const struct delta_gate_in *in, int32_t n);
+    /* For each row in order: S = g S; d = (v - S k) beta; S = S + d k^T; out = S q. */
+    void (*delta)(float *s, const struct delta_rows *rows);
 };
 
 enum { GEMM_SCRATCH = 64 * 1024 };

@@ -157,8 +157,10 @@ enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *er
     QN_TRY(load_matrix(l, &s->embed, m->n_vocab, m->n_embd, err, "%smodel.embed_tokens", p));
     for (int32_t i = 0; i < m->n_layer; i++) {
         QN_TRY(load_norms(m, l, i, err));
-        QN_TRY(load_attn(m, l, i, err));
+        QN_TRY((s->parts.load_mix ? s->parts.load_mix : load_attn)(m, l, i, err));
         QN_TRY((s->layers[i].routed ? load_experts : load_mlp)(m, l, i, err));
+        if (s->parts.load_shared)
+            QN_TRY(s->parts.load_shared(m, l, i, err));
     }
     QN_TRY(load_vec(l, &s->norm, m->n_embd, err, "%smodel.norm.weight", p));
     if (s->head_if_present)
@@ -200,6 +202,24 @@ static void residual(struct exec *ex, struct decoder *s, const struct weight *po
     swap(s);
 }
 
+struct attn_op decoder_attn(const struct decoder *s, int32_t i)
+{
+    const struct decoder_layer *w = &s->layers[i];
+    return (struct attn_op){.layer = i,
+                            .n_head = s->n_head,
+                            .n_kv = s->n_kv,
+                            .dk = s->d_head,
+                            .dv = s->d_head,
+                            .window = w->window,
+                            .scale = s->attn_scale,
+                            .rope = s->turn[w->local],
+                            .sinks = w->sinks,
+                            .q_norm = w->q_norm,
+                            .k_norm = w->k_norm,
+                            .norm_add = s->norm_add,
+                            .norm_eps = (float)s->eps};
+}
+
 /* q, k, v of n; k and v into memory. */
 static struct attn_op project(struct exec *ex, struct decoder *s, int32_t i)
 {
@@ -209,19 +229,7 @@ static struct attn_op project(struct exec *ex, struct decoder *s, int32_t i)
                              {s->qkv, q, w->k, w->k_bias},
                              {s->qkv, q + kv, w->v, w->v_bias}};
     op_linear(ex, parts, w->k ? 3 : 1, s->n);
-    struct attn_op a = {.layer = i,
-                        .n_head = s->n_head,
-                        .n_kv = s->n_kv,
-                        .dk = s->d_head,
-                        .dv = s->d_head,
-                        .window = w->window,
-                        .scale = s->attn_scale,
-                        .rope = s->turn[w->local],
-                        .sinks = w->sinks,
-                        .q_norm = w->q_norm,
-                        .k_norm = w->k_norm,
-                        .norm_add = s->norm_add,
-                        .norm_eps = (float)s->eps};
+    struct attn_op a = decoder_attn(s, i);
     op_rope_append(ex, s->q, s->qkv, &a);
     return a;
 }
@@ -243,6 +251,21 @@ static void mlp(struct exec *ex, struct decoder *s, const struct decoder_layer *
     op_linear(ex, &(struct linear){s->delta, 0, w->down, w->down_bias}, 1, s->act_out);
 }
 
+/* decoder_parts' mix for plain attention. */
+static const struct tensor *attend(struct model *m, int32_t i)
+{
+    struct decoder *s = m->state;
+    bool last = i == m->n_layer - 1;
+    struct attn_op a = project(m->ex, s, i);
+    if (last && exec_wanted(m->ex) == 0)
+        return NULL;
+    op_attn(m->ex, s->att, s->q, &a);
+    if (!last)
+        return s->att;
+    op_take(m->ex, s->q, s->att);
+    return s->q;
+}
+
 /* The residual stream alternates between h[0] and h[1]: operations never work in place. */
 const struct tensor *decoder_forward(struct model *m)
 {
@@ -253,20 +276,18 @@ const struct tensor *decoder_forward(struct model *m)
     for (int32_t i = 0; i < m->n_layer; i++) {
         const struct decoder_layer *w = &s->layers[i];
         bool last = i == m->n_layer - 1;
-        struct attn_op a = project(ex, s, i);
+        const struct tensor *att = (s->parts.mix ? s->parts.mix : attend)(m, i);
         if (last && exec_wanted(ex) == 0)
             return NULL;
-        op_attn(ex, s->att, s->q, &a);
-        const struct tensor *att = s->att;
         if (last) { /* from here on only the rows whose logits are wanted */
-            op_take(ex, s->q, s->att);
             op_take(ex, s->h[1], s->h[0]);
             swap(s);
-            att = s->q;
         }
         op_linear(ex, &(struct linear){s->delta, 0, w->o, w->o_bias}, 1, att);
         residual(ex, s, w->post_attn, w->norm2);
         mlp(ex, s, w);
+        if (s->parts.add_shared)
+            s->parts.add_shared(m, i);
         residual(ex, s, w->post_mlp, last ? s->norm : s->layers[i + 1].norm1);
     }
     op_linear(ex, &(struct linear){s->logits, 0, s->head, NULL}, 1, s->n);

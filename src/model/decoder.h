@@ -6,6 +6,9 @@
  *     h += [post_attn] o( attn( rope(qnorm(q(n))), rope(knorm(k(n))), v(n) ) )   n = rms(h) w1
  *     h += [post_mlp]  down( act(gate(n), up(n)) )                               n = rms(h) w2
  *          or the weighted sum of the chosen experts' such parts
+ *
+ * A family with other parts in some layers puts a struct decoder first in its own state and its
+ * functions into struct decoder_parts.
  */
 #ifndef MODEL_DECODER_H
 #define MODEL_DECODER_H
@@ -33,6 +36,19 @@ struct decoder_experts {
     enum route_weights weights;
 };
 
+/* What a family does differently inside a layer; NULL = as above. */
+struct decoder_parts {
+    /* Loads what mixes tokens: attention or what stands in its place, o included. */
+    enum qn_status (*load_mix)(struct model *m, struct loader *l, int32_t layer,
+                               struct qn_err *err);
+    /* From n to the input of o: every row, in the last layer only those whose logits are wanted. */
+    const struct tensor *(*mix)(struct model *m, int32_t layer);
+    /* Behind the routed experts, whose sum is in delta. */
+    enum qn_status (*load_shared)(struct model *m, struct loader *l, int32_t layer,
+                                  struct qn_err *err);
+    void (*add_shared)(struct model *m, int32_t layer);
+};
+
 struct decoder {
     const char *name;   /* for messages */
     const char *prefix; /* of tensor names; "" or "language_model." */
@@ -48,6 +64,7 @@ struct decoder {
     bool post_norms; /* gemma: norms behind attention and feed-forward too */
     bool sinks;
     struct decoder_experts experts;
+    struct decoder_parts parts;
     struct rope_params rope[2]; /* of all layers; of local ones (dims 0 = no such) */
 
     struct decoder_layer *layers;
@@ -71,6 +88,7 @@ struct decoder_defaults {
     int32_t d_head;         /* 0 = hidden_size / heads */
     int32_t n_vocab, n_ctx; /* 0 = required; 0 = 4096 */
     int32_t n_ff;           /* 0 = required */
+    size_t state_bytes;     /* of the family's state, a struct decoder first; 0 = only that */
 };
 /* Creates m->state: sizes, eps, ties, rotation of whole heads (rope_scaling or rope_parameters),
  * attention scale d^-0.5, SiLU. Switches start as false. */
@@ -92,5 +110,8 @@ enum qn_status decoder_refuse(const struct decoder *s, const struct json *cfg, c
 enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *err);
 const struct tensor *decoder_forward(struct model *m);
 void decoder_free(struct model *m);
+
+/* For parts of a family: attention over q and n_kv heads as the switches say. */
+struct attn_op decoder_attn(const struct decoder *s, int32_t layer);
 
 #endif

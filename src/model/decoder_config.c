@@ -64,7 +64,7 @@ static enum qn_status read_rope(struct model *m, struct decoder *s, const struct
 enum qn_status decoder_config(struct model *m, const struct json *c,
                               const struct decoder_defaults *d, struct qn_err *err)
 {
-    struct decoder *s = calloc(1, sizeof *s);
+    struct decoder *s = calloc(1, d->state_bytes ? d->state_bytes : sizeof *s);
     if (!s)
         QN_FAIL(err, QN_NO_MEMORY, d->family, "out of memory");
     m->state = s;

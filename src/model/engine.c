@@ -210,6 +210,7 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     e->info.n_layer = m->n_layer;
     e->info.n_embd = m->n_embd;
     e->info.kv_token_bytes = (int64_t)kv_token_bytes(e->ex);
+    e->info.seq_state_bytes = (int64_t)(2 * kv_state_bytes(e->ex));
     return collect_eos(e, p->model_dir, err);
 }
 
@@ -295,6 +296,11 @@ enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err)
     if (n < 0 || n > qn_seq_len(s))
         QN_FAIL(err, QN_BAD_INPUT, "engine", "truncate to %d tokens; the sequence holds %d", n,
                 qn_seq_len(s));
+    if (!kv_seq_can_truncate(s->e->ex, s->kv, n))
+        QN_FAIL(err, QN_UNSUPPORTED, "engine",
+                "truncate from %d to %d tokens: %s layers carry a recurrent state that cannot go "
+                "back; truncate to 0 and feed the tokens again",
+                qn_seq_len(s), n, s->e->info.family);
     kv_seq_truncate(s->e->ex, s->kv, n);
     return QN_OK;
 }

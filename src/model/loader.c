@@ -283,6 +283,30 @@ enum qn_status load_stack_vec(struct loader *l, struct weight **out,
     return load_vectors(l, out, shape, name, err);
 }
 
+enum qn_status load_taps(struct loader *l, struct weight **out, int32_t n, int32_t taps,
+                         struct qn_err *err, const char *fmt, ...)
+{
+    char name[NAME_MAX_], found[128];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof name, fmt, ap);
+    va_end(ap);
+    const struct st_tensor *t[4] = {take(l, name, "")};
+    if (!t[0])
+        return missing(name, "", err);
+    if (t[0]->n_dim != 3 || t[0]->shape[0] != n || t[0]->shape[1] != taps || t[0]->shape[2] != 1)
+        QN_FAIL(err, QN_BAD_INPUT, "loader",
+                "tensor %s: found shape %s, expected [%d, %d, 1]; is this an MLX checkpoint?", name,
+                st_shape_text(t[0], found, sizeof found), n, taps);
+    struct quant_spec q;
+    QN_TRY(quant_resolve(NULL, str_of(name), t[0], NULL, 0, &q, err));
+    struct weight_src s = {
+        .name = name, .format = q.format, .n = n, .k = taps, .data = t[0]->data, .transpose = true};
+    QN_TRY(weight_load_vec(l->ex, &s, out, err));
+    account(l, &s, *out, t);
+    return QN_OK;
+}
+
 int32_t loader_skip(struct loader *l, const char *pattern)
 {
     char name[NAME_MAX_];

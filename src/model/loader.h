@@ -37,6 +37,10 @@ enum qn_status load_stack_vec(struct loader *l, struct weight **out,
 /* The vector of n floats with this full tensor name. */
 enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct qn_err *err,
                         const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* The taps [n, taps, 1] of a depthwise convolution, kept as [taps, n]. */
+enum qn_status load_taps(struct loader *l, struct weight **out, int32_t n, int32_t taps,
+                         struct qn_err *err, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
 /* Marks tensors whose name matches this shell pattern as known and not needed; how many. */
 int32_t loader_skip(struct loader *l, const char *pattern);
 /* Fails naming the first tensor that nothing asked for. */

@@ -35,7 +35,7 @@ static void query_one(const struct rows_job *j, int32_t row, float *const *out)
 {
     const float *x = j->in[0] + (size_t)row * (size_t)j->in_cols[0];
     for (int32_t h = 0; h < j->n_head; h++)
-        head_ready(j, out[0] + h * j->dk, x + h * j->dk, angles(j->rope, row));
+        head_ready(j, out[0] + h * j->dk, x + h * j->head_stride, angles(j->rope, row));
 }
 
 /* Token i of a span: its keys, made ready as j says, and its values into KV memory. */
@@ -60,7 +60,8 @@ static void append_row(struct exec *ex, const struct rows_job *j, const struct a
 void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                      const struct attn_op *a)
 {
-    QN_ASSERT(qkv->cols == a->n_head * a->dk + a->n_kv * (a->dk + a->dv));
+    int32_t head = a->gated ? 2 * a->dk : a->dk;
+    QN_ASSERT(qkv->cols == a->n_head * head + a->n_kv * (a->dk + a->dv));
     QN_ASSERT((!a->q_norm || a->q_norm->n == a->dk) && (!a->k_norm || a->k_norm->n == a->dk));
     q_out->rows = qkv->rows;
     struct rows_job j = {.n_row = qkv->rows,
@@ -72,6 +73,7 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
                          .eps = a->norm_eps,
                          .n_head = a->n_head,
                          .dk = a->dk,
+                         .head_stride = head,
                          .reference = ex->reference};
     j.in[0] = qkv->p;
     j.in_cols[0] = qkv->cols;
@@ -79,7 +81,7 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
     j.out_cols[0] = q_out->cols;
     rows_run(ex, &j, query_one);
     j.w = a->k_norm;
-    j.in[0] += a->n_head * a->dk;
+    j.in[0] += a->n_head * head;
     for (int32_t s = 0; s < ex->step.n_span; s++)
         for (int32_t i = 0; i < ex->step.spans[s].n; i++)
             append_row(ex, &j, a, &ex->step.spans[s], i);
@@ -227,5 +229,10 @@ const struct exec_ops exec_cpu_ops = {
     .route = cpu_route,
     .route_groups = cpu_route_groups,
     .experts = cpu_experts,
+    .delta_mix = cpu_delta_mix,
+    .delta = cpu_delta,
+    .norm_gated = cpu_norm_gated,
+    .gate = cpu_gate,
+    .add_gated = cpu_add_gated,
     .take = cpu_take,
 };

@@ -32,8 +32,19 @@ void cpu_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, st
 struct qact cpu_quantized(struct exec *ex, int32_t group, const struct tensor *x, bool *done);
 void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
 
+void cpu_delta_mix(struct exec *ex, struct tensor *mixed, struct tensor *gates,
+                   const struct tensor *u, const struct tensor *ab, const struct delta_op *d);
+void cpu_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
+               const struct tensor *gates, const struct delta_op *d);
+void cpu_norm_gated(struct exec *ex, struct tensor *y, const struct tensor *x,
+                    const struct tensor *z, const struct weight *w, float eps);
+void cpu_gate(struct exec *ex, struct tensor *dst, const struct tensor *x, const struct tensor *g,
+              const struct gate_at *at);
+void cpu_add_gated(struct exec *ex, struct tensor *dst, const struct tensor *a,
+                   const struct tensor *b, const struct tensor *g);
+
 /* A row-wise job: `one` computes one row into out[]. Doubles as the pool job's arguments. */
-enum { ROWS_OUT_MAX = 2, ROWS_IN_MAX = 2 };
+enum { ROWS_OUT_MAX = 2, ROWS_IN_MAX = 3 };
 struct rows_job {
     void (*one)(const struct rows_job *, int32_t row, float *const *out);
     const struct kernels *kern;
@@ -47,6 +58,13 @@ struct rows_job {
     const struct qact *q; /* quantizing: written directly, see cpu_linear.c */
     const struct rope *rope;
     int32_t n_head, dk;
+    int32_t head_stride;      /* from one head's input to the next */
+    const struct span *spans; /* delta net: whose row it is, and where its layer's state lies */
+    int32_t n_span;
+    size_t state_off;
+    struct delta_shape delta;
+    const struct weight *dt_bias, *a_log;
+    struct gate_at gate;
     float scale, add, eps;
     enum glu act;
     bool reference;

@@ -11,6 +11,8 @@
 
 #include "kernels/tmpl/attn_tmpl.h"
 
+#include "kernels/tmpl/delta_tmpl.h"
+
 void kern_avx2_init(struct kernels *t)
 {
     t->isa = CPU_AVX2;
@@ -25,4 +27,9 @@ void kern_avx2_init(struct kernels *t)
     t->rope = tmpl_rope;
     t->kv_put = tmpl_kv_put;
     t->attn = tmpl_attn;
+    t->sigmul = tmpl_sigmul;
+    t->l2norm = tmpl_l2norm;
+    t->conv_silu = tmpl_conv_silu;
+    t->delta_gates = tmpl_delta_gates;
+    t->delta = tmpl_delta;
 }

@@ -10,6 +10,8 @@
 
 #include "kernels/tmpl/attn_tmpl.h"
 
+#include "kernels/tmpl/delta_tmpl.h"
+
 static float scale_at(const uint8_t *p, enum scale_type t, int i)
 {
     uint16_t h;
@@ -108,5 +110,10 @@ void kern_generic_init(struct kernels *t)
         .rope = tmpl_rope,
         .kv_put = tmpl_kv_put,
         .attn = tmpl_attn,
+        .sigmul = tmpl_sigmul,
+        .l2norm = tmpl_l2norm,
+        .conv_silu = tmpl_conv_silu,
+        .delta_gates = tmpl_delta_gates,
+        .delta = tmpl_delta,
     };
 }

@@ -35,5 +35,11 @@ void ref_swiglu_clamped(float *y, const float *g, const float *u, int32_t n);
 void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs, bool interleaved);
 /* softmax(scale q.K^T [+ sink]) V for each row and head of the tile; KV in either type. */
 void ref_attn(const struct attn_tile *t, const struct kv_head *kv);
+void ref_sigmul(float *y, const float *g, const float *u, int32_t n);
+/* The gated delta net as its recurrence says: state in float32 between rows, sums in double. */
+void ref_l2norm(float *y, const float *x, float eps, float scale, int32_t n);
+void ref_conv_silu(float *y, const float *const *rows, const float *w, int32_t taps, int32_t n);
+void ref_delta_gates(float *g, float *beta, const struct delta_gate_in *in, int32_t n);
+void ref_delta(float *s, const struct delta_rows *rows);
 
 #endif

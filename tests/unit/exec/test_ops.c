@@ -95,7 +95,8 @@ static struct rig *make_rig(int n_thread)
 {
     struct rig *r = calloc(1, sizeof *r);
     struct exec_params p = {.n_thread = n_thread, .max_rows = ROWS, .n_ctx = N_CTX};
-    static const struct kv_layer layers[] = {{1, 16, 16, 0}, {KV, D, D, 0}}; /* layer 1 is used */
+    static const struct kv_layer layers[] = {
+        {.n_head = 1, .dk = 16, .dv = 16}, {.n_head = KV, .dk = D, .dv = D}}; /* layer 1 is used */
     struct qn_err err;
     CHECK_OK(cpu_isa_parse(NULL, &p.isa, &err), err);
     CHECK_OK(exec_create(&p, &r->ex, &err), err);

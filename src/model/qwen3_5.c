@@ -1,0 +1,353 @@
+/*
+ * qwen3_5.c - Qwen 3.5 and its MoE form, text: the decoder of decoder.h with two kinds of layers.
+ * Every full_attention_interval-th has gated attention, the others a gated delta net:
+ *
+ *     attention   o( attn(q, k, v) * sigmoid(gate) )      q_proj gives each head's q, then its gate
+ *     delta net   u = in_proj_qkv n;  q, k, v = silu(conv(u));  q, k made unit (q * dk^-1/2)
+ *                 g = e^(-e^A_log softplus(a + dt_bias));  beta = sigmoid(b)
+ *                 S = g S;  S += beta (v - S k) k^T;  out_proj( rms(S q) w * silu(z) )
+ *
+ * The MoE form adds sigmoid(shared_expert_gate n) * shared_expert(n) to the routed sum.
+ * docs/families/qwen3_5.md.
+ */
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "model/decoder.h"
+
+static const char CFG[] = "config.json";
+
+struct q35_layer {
+    bool linear;
+    struct weight *qkv, *z, *b, *a, *conv, *dt_bias, *a_log, *norm;
+    struct weight *shared_gate, *shared_in, *shared_up, *shared_down;
+};
+
+struct q35 {
+    struct decoder dec; /* first: decoder.c sees only this */
+    struct delta_shape delta;
+    struct q35_layer *layers;
+    struct tensor *u, *mixed, *z, *ab, *gates, *o, *gated; /* delta net: rows of its heads */
+    struct tensor *pairs, *att; /* attention: q and gate of each head, k, v; gated output */
+    struct tensor *o_wanted, *att_wanted; /* the rows whose logits are wanted */
+    struct tensor *shared, *sum, *weight;
+};
+
+/* ---- config.json ------------------------------------------------------------------------------ */
+
+/* Layer i is linear unless (i+1) % full_attention_interval == 0; layer_types, when there, agrees. */
+static enum qn_status read_layers(struct model *m, const struct json *c, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    const struct json *types = json_has(c, "layer_types") ? json_get(c, "layer_types") : NULL;
+    int32_t every;
+    QN_TRY(json_opt_i32(c, CFG, "full_attention_interval", 4, 1, 1024, &every, err));
+    if (types && json_len(types) != (size_t)m->n_layer)
+        QN_FAIL(err, QN_BAD_INPUT, s->dec.name,
+                "config.json: layer_types has %zu entries for %d layers", json_len(types),
+                m->n_layer);
+    s->layers = calloc((size_t)m->n_layer, sizeof *s->layers);
+    if (!s->layers)
+        QN_FAIL(err, QN_NO_MEMORY, s->dec.name, "out of memory for %d layers", m->n_layer);
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        bool linear = s->layers[i].linear = (i + 1) % every != 0;
+        struct str t = json_str(json_at(types, (size_t)i));
+        if (types && !str_eqz(t, linear ? "linear_attention" : "full_attention"))
+            QN_FAIL(err, QN_UNSUPPORTED, s->dec.name,
+                    "config.json: layer_types[%d] is \"" STR_FMT "\"; full_attention_interval %d "
+                    "makes it %s",
+                    i, STR_ARG(t), every, linear ? "linear_attention" : "full_attention");
+        s->dec.layers[i].routed = s->dec.experts.n > 0;
+        if (linear)
+            s->dec.kv[i] = (struct kv_layer){.delta = s->delta};
+    }
+    return QN_OK;
+}
+
+static enum qn_status read_delta(struct q35 *s, const struct json *c, struct qn_err *err)
+{
+    struct delta_shape *d = &s->delta;
+    QN_TRY(json_opt_i32(c, CFG, "linear_num_value_heads", 64, 1, 1024, &d->n_v, err));
+    QN_TRY(json_opt_i32(c, CFG, "linear_num_key_heads", 16, 1, 1024, &d->n_k, err));
+    QN_TRY(json_opt_i32(c, CFG, "linear_key_head_dim", 192, 1, DELTA_HEAD_MAX, &d->dk, err));
+    QN_TRY(json_opt_i32(c, CFG, "linear_value_head_dim", 128, 1, DELTA_HEAD_MAX, &d->dv, err));
+    QN_TRY(json_opt_i32(c, CFG, "linear_conv_kernel_dim", 4, 1, DELTA_TAPS_MAX, &d->taps, err));
+    if (delta_channels(d) > WEIGHT_DIM_MAX || d->n_v % d->n_k)
+        QN_FAIL(err, QN_BAD_INPUT, s->dec.name,
+                "config.json: %d key heads of %d and %d value heads of %d: value heads must be a "
+                "multiple of key heads, channels at most %d",
+                d->n_k, d->dk, d->n_v, d->dv, WEIGHT_DIM_MAX);
+    return QN_OK;
+}
+
+/* The dense part of an MoE layer is its shared expert: the sizes of decoder.h's are its sizes. */
+static enum qn_status read_experts(struct q35 *s, const struct json *c, struct qn_err *err)
+{
+    struct decoder_experts *e = &s->dec.experts;
+    bool norm;
+    QN_TRY(json_opt_i32(c, CFG, "num_experts", 0, 0, MOE_EXPERT_MAX, &e->n, err));
+    if (e->n == 0)
+        return QN_OK;
+    e->router = "mlp.gate";
+    e->experts = "mlp.switch_mlp";
+    QN_TRY(json_req_i32(c, CFG, "num_experts_per_tok", 1, MOE_TOP_MAX, &e->top_k, err));
+    QN_TRY(json_req_i32(c, CFG, "moe_intermediate_size", 1, WEIGHT_DIM_MAX, &e->n_ff, err));
+    QN_TRY(json_req_i32(c, CFG, "shared_expert_intermediate_size", 1, WEIGHT_DIM_MAX, &s->dec.n_ff,
+                        err));
+    QN_TRY(json_opt_bool(c, CFG, "norm_topk_prob", true, &norm, err));
+    e->weights = norm ? ROUTE_OF_CHOSEN : ROUTE_OF_ALL;
+    return QN_OK;
+}
+
+static enum qn_status read_rope(struct q35 *s, const struct json *c, struct qn_err *err)
+{
+    const struct json *r = json_has(c, "rope_parameters") ? json_get(c, "rope_parameters") : NULL;
+    double part;
+    QN_TRY(json_opt_real(r, "config.json: rope_parameters", "partial_rotary_factor", 0.25, 0, 1,
+                         &part, err));
+    s->dec.rope[0].dims = (int32_t)((double)s->dec.d_head * part);
+    if (s->dec.rope[0].dims < 2 || s->dec.rope[0].dims % 2)
+        QN_FAIL(err, QN_UNSUPPORTED, s->dec.name,
+                "config.json: partial_rotary_factor %g of heads of %d rotates %d dimensions; an "
+                "even number of at least 2 is needed",
+                part, s->dec.d_head, s->dec.rope[0].dims);
+    return QN_OK;
+}
+
+static enum qn_status load_mix(struct model *m, struct loader *l, int32_t i, struct qn_err *err);
+static enum qn_status load_shared(struct model *m, struct loader *l, int32_t i, struct qn_err *err);
+static const struct tensor *mix(struct model *m, int32_t i);
+static void add_shared(struct model *m, int32_t i);
+
+static enum qn_status config(struct model *m, const struct json *c, struct qn_err *err)
+{
+    static const char *const silu[] = {"silu", "swish", NULL};
+    const struct decoder_defaults d = {.family = m->family->name,
+                                       .eps = 1e-6,
+                                       .theta = 1e5,
+                                       .has_head_dim = true,
+                                       .n_head = 32,
+                                       .n_kv = 8,
+                                       .n_ff = 14336,
+                                       .state_bytes = sizeof(struct q35)};
+    const struct json *text = json_has(c, "text_config") ? json_get(c, "text_config") : c;
+    bool gate;
+    QN_TRY(decoder_config(m, text, &d, err));
+    struct q35 *s = m->state;
+    s->dec.prefix = "language_model.";
+    QN_TRY(decoder_activation(&s->dec, text, "hidden_act", silu, err));
+    QN_TRY(decoder_refuse(&s->dec, text, "attention_bias", err));
+    QN_TRY(json_opt_bool(text, CFG, "attn_output_gate", true, &gate, err));
+    if (!gate)
+        QN_FAIL(err, QN_UNSUPPORTED, s->dec.name,
+                "config.json: attn_output_gate is false; this family is supported with the gate");
+    QN_TRY(read_rope(s, text, err));
+    QN_TRY(read_delta(s, text, err));
+    QN_TRY(read_experts(s, text, err));
+    s->dec.parts = (struct decoder_parts){.load_mix = load_mix, .mix = mix};
+    if (s->dec.experts.n) {
+        s->dec.parts.load_shared = load_shared;
+        s->dec.parts.add_shared = add_shared;
+    }
+    return read_layers(m, text, err);
+}
+
+/* ---- weights ---------------------------------------------------------------------------------- */
+
+#define LAYER "language_model.model.layers.%d."
+
+static enum qn_status load_delta(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    struct q35_layer *w = &s->layers[i];
+    const struct delta_shape *d = &s->delta;
+    int32_t h = m->n_embd, c = delta_channels(d), v = d->n_v * d->dv;
+    const struct {
+        struct weight **w;
+        const char *name;
+        int32_t n, k;
+    } v4[] = {{&w->qkv, "in_proj_qkv", c, h},
+              {&w->z, "in_proj_z", v, h},
+              {&w->a, "in_proj_a", d->n_v, h},
+              {&w->b, "in_proj_b", d->n_v, h},
+              {&s->dec.layers[i].o, "out_proj", h, v}};
+    for (size_t j = 0; j < sizeof v4 / sizeof v4[0]; j++)
+        QN_TRY(
+            load_matrix(l, v4[j].w, v4[j].n, v4[j].k, err, LAYER "linear_attn.%s", i, v4[j].name));
+    QN_TRY(load_taps(l, &w->conv, c, d->taps, err, LAYER "linear_attn.conv1d.weight", i));
+    QN_TRY(load_vec(l, &w->dt_bias, d->n_v, err, LAYER "linear_attn.dt_bias", i));
+    QN_TRY(load_vec(l, &w->a_log, d->n_v, err, LAYER "linear_attn.A_log", i));
+    return load_vec(l, &w->norm, d->dv, err, LAYER "linear_attn.norm.weight", i);
+}
+
+static enum qn_status load_gated_attn(struct model *m, struct loader *l, int32_t i,
+                                      struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    struct decoder_layer *w = &s->dec.layers[i];
+    int32_t h = m->n_embd, q = s->dec.n_head * s->dec.d_head, kv = s->dec.n_kv * s->dec.d_head;
+    QN_TRY(load_matrix(l, &w->q, 2 * q, h, err, LAYER "self_attn.q_proj", i));
+    QN_TRY(load_matrix(l, &w->k, kv, h, err, LAYER "self_attn.k_proj", i));
+    QN_TRY(load_matrix(l, &w->v, kv, h, err, LAYER "self_attn.v_proj", i));
+    QN_TRY(load_vec(l, &w->q_norm, s->dec.d_head, err, LAYER "self_attn.q_norm.weight", i));
+    QN_TRY(load_vec(l, &w->k_norm, s->dec.d_head, err, LAYER "self_attn.k_norm.weight", i));
+    return load_matrix(l, &w->o, h, q, err, LAYER "self_attn.o_proj", i);
+}
+
+static enum qn_status load_mix(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    return (s->layers[i].linear ? load_delta : load_gated_attn)(m, l, i, err);
+}
+
+static enum qn_status load_shared(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    struct q35_layer *w = &s->layers[i];
+    int32_t h = m->n_embd, f = s->dec.n_ff;
+    QN_TRY(load_matrix(l, &w->shared_in, f, h, err, LAYER "mlp.shared_expert.gate_proj", i));
+    QN_TRY(load_matrix(l, &w->shared_up, f, h, err, LAYER "mlp.shared_expert.up_proj", i));
+    QN_TRY(load_matrix(l, &w->shared_down, h, f, err, LAYER "mlp.shared_expert.down_proj", i));
+    return load_matrix(l, &w->shared_gate, 1, h, err, LAYER "mlp.shared_expert_gate", i);
+}
+
+static enum qn_status create_tensors(struct model *m, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    int32_t q = s->dec.n_head * s->dec.d_head, kv = s->dec.n_kv * s->dec.d_head;
+    int32_t c = delta_channels(&s->delta), v = s->delta.n_v * s->delta.dv;
+    bool moe = s->dec.experts.n > 0;
+    struct {
+        struct tensor **t;
+        int32_t cols;
+    } const list[] = {
+        {&s->u, c},
+        {&s->mixed, c},
+        {&s->z, v},
+        {&s->ab, 2 * s->delta.n_v},
+        {&s->gates, 2 * s->delta.n_v},
+        {&s->o, v},
+        {&s->gated, v},
+        {&s->o_wanted, v},
+        {&s->pairs, 2 * q + 2 * kv},
+        {&s->att, q},
+        {&s->att_wanted, q},
+        {moe ? &s->shared : NULL, m->n_embd},
+        {moe ? &s->sum : NULL, m->n_embd},
+        {moe ? &s->weight : NULL, 1},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+        if (list[i].t)
+            QN_TRY(tensor_create(m->ex, list[i].cols, list[i].t, err));
+    return QN_OK;
+}
+
+static enum qn_status load(struct model *m, struct loader *l, struct qn_err *err)
+{
+    static const char *const others[] = {"*mtp.*", "vision_tower.*", "model.visual.*"};
+    int32_t n = 0;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        n += loader_skip(l, others[i]);
+    if (n)
+        log_line(LOG_INFO, m->family->name,
+                 "text only: %d tensors of the vision tower and of the draft head are left out", n);
+    QN_TRY(create_tensors(m, err));
+    return decoder_load(m, l, err);
+}
+
+/* ---- one step --------------------------------------------------------------------------------- */
+
+static const struct tensor *delta_net(struct model *m, int32_t i)
+{
+    struct q35 *s = m->state;
+    struct exec *ex = m->ex;
+    const struct q35_layer *w = &s->layers[i];
+    struct linear parts[] = {
+        {s->u, 0, w->qkv, NULL},
+        {s->z, 0, w->z, NULL},
+        {s->ab, 0, w->a, NULL},
+        {s->ab, s->delta.n_v, w->b, NULL},
+    };
+    op_linear(ex, parts, 4, s->dec.n);
+    struct delta_op d = {.layer = i, .conv = w->conv, .dt_bias = w->dt_bias, .a_log = w->a_log};
+    op_delta_mix(ex, s->mixed, s->gates, s->u, s->ab, &d);
+    op_delta(ex, s->o, s->mixed, s->gates, &d);
+    op_norm_gated(ex, s->gated, s->o, s->z, w->norm, (float)s->dec.eps);
+    return s->gated;
+}
+
+static const struct tensor *gated_attention(struct model *m, int32_t i)
+{
+    struct q35 *s = m->state;
+    struct decoder *dec = &s->dec;
+    struct exec *ex = m->ex;
+    const struct decoder_layer *w = &dec->layers[i];
+    int32_t d = dec->d_head, q = 2 * dec->n_head * d, kv = dec->n_kv * d;
+    struct linear parts[] = {
+        {s->pairs, 0, w->q, NULL}, {s->pairs, q, w->k, NULL}, {s->pairs, q + kv, w->v, NULL}};
+    op_linear(ex, parts, 3, dec->n);
+    struct attn_op a = decoder_attn(dec, i);
+    a.gated = true;
+    op_rope_append(ex, dec->q, s->pairs, &a);
+    if (i == m->n_layer - 1 && exec_wanted(ex) == 0)
+        return NULL;
+    op_attn(ex, dec->att, dec->q, &a);
+    op_gate(ex, s->att, dec->att, s->pairs, &(struct gate_at){.col = d, .stride = 2 * d, .d = d});
+    return s->att;
+}
+
+static const struct tensor *mix(struct model *m, int32_t i)
+{
+    struct q35 *s = m->state;
+    bool linear = s->layers[i].linear;
+    const struct tensor *all = (linear ? delta_net : gated_attention)(m, i);
+    if (i < m->n_layer - 1 || exec_wanted(m->ex) == 0)
+        return all;
+    struct tensor *wanted = linear ? s->o_wanted : s->att_wanted;
+    op_take(m->ex, wanted, all);
+    return wanted;
+}
+
+static void add_shared(struct model *m, int32_t i)
+{
+    struct q35 *s = m->state;
+    struct decoder *dec = &s->dec;
+    struct exec *ex = m->ex;
+    const struct q35_layer *w = &s->layers[i];
+    struct linear parts[] = {{dec->gu, 0, w->shared_in, NULL},
+                             {dec->gu, dec->n_ff, w->shared_up, NULL},
+                             {s->weight, 0, w->shared_gate, NULL}};
+    op_linear(ex, parts, 3, dec->n);
+    op_glu(ex, dec->act_out, dec->gu, dec->act);
+    op_linear(ex, &(struct linear){s->shared, 0, w->shared_down, NULL}, 1, dec->act_out);
+    op_add_gated(ex, s->sum, dec->delta, s->shared, s->weight);
+    struct tensor *t = dec->delta;
+    dec->delta = s->sum;
+    s->sum = t;
+}
+
+static void free_state(struct model *m)
+{
+    struct q35 *s = m->state;
+    if (s)
+        free(s->layers);
+    decoder_free(m);
+}
+
+const struct family family_qwen3_5 = {
+    .name = "qwen3_5",
+    .model_types = (const char *const[]){"qwen3_5", NULL},
+    .config = config,
+    .load = load,
+    .forward = decoder_forward,
+    .free = free_state,
+};
+
+const struct family family_qwen3_5_moe = {
+    .name = "qwen3_5_moe",
+    .model_types = (const char *const[]){"qwen3_5_moe", NULL},
+    .config = config,
+    .load = load,
+    .forward = decoder_forward,
+    .free = free_state,
+};
