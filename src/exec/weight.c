@@ -82,14 +82,14 @@ static void lines_4x4(uint8_t *line, const uint8_t *p, size_t row_bytes, int bit
         memcpy(&r[i], p + (size_t)i * row_bytes, 16);
         r[i] = bits == 4 ? nibbles_pair(r[i]) : bytes_pair(r[i]);
     }
-    lo0 = __builtin_shuffle(r[0], r[1], (words4){0, 4, 1, 5});
-    lo1 = __builtin_shuffle(r[2], r[3], (words4){0, 4, 1, 5});
-    hi0 = __builtin_shuffle(r[0], r[1], (words4){2, 6, 3, 7});
-    hi1 = __builtin_shuffle(r[2], r[3], (words4){2, 6, 3, 7});
-    out[0] = __builtin_shuffle(lo0, lo1, (words4){0, 1, 4, 5});
-    out[1] = __builtin_shuffle(lo0, lo1, (words4){2, 3, 6, 7});
-    out[2] = __builtin_shuffle(hi0, hi1, (words4){0, 1, 4, 5});
-    out[3] = __builtin_shuffle(hi0, hi1, (words4){2, 3, 6, 7});
+    lo0 = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5);
+    lo1 = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+    hi0 = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7);
+    hi1 = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+    out[0] = __builtin_shufflevector(lo0, lo1, 0, 1, 4, 5);
+    out[1] = __builtin_shufflevector(lo0, lo1, 2, 3, 6, 7);
+    out[2] = __builtin_shufflevector(hi0, hi1, 0, 1, 4, 5);
+    out[3] = __builtin_shufflevector(hi0, hi1, 2, 3, 6, 7);
     for (int i = 0; i < 4; i++)
         memcpy(line + (size_t)i * 64, &out[i], 16);
 }
