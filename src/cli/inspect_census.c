@@ -1,16 +1,16 @@
 /*
  * inspect_census.c - see inspect_census.h.
  *
- * A module is quantized when NAME.scales is there. Bits and group follow from the shapes: with w
- * words per row of packed codes and s scales per row, in = s * group and bits = 32 * w / in; the
- * group comes from config.json (the module's own entry, else the general one), else from 8-bit
- * scales' fixed groups.
+ * A module is quantized when NAME.scales is there; its bits, group and inputs follow from the
+ * shapes and config.json by the loader's rule (quant_guess).
  */
 #include "cli/inspect_census.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "model/loader.h"
 
 static const struct str dot_weight = {".weight", 7};
 
@@ -87,34 +87,19 @@ static enum qn_status misfit(const struct census_tensor *w, const struct census_
     return st;
 }
 
-/* config.json's words about a module: its own entry, else the general one. */
-struct hint {
-    int64_t group;
-};
-
-static struct hint hint_of(const struct json *quantization, struct str stem)
+static void name_format(struct census_module *m, const struct quant_spec *q)
 {
-    struct hint h = {0};
-    const struct json *own = json_get_str(quantization, stem);
-    const struct json *from = json_type(own) == JSON_OBJ ? own : quantization;
-    if (!json_i64(json_get(from, "group_size"), &h.group))
-        h.group = 0;
-
-    return h;
-}
-
-static void name_format(struct census_module *m, bool byte_scales)
-{
-    if (byte_scales && m->bits == 4 && m->group == 16)
-        snprintf(m->format, sizeof m->format, "nvfp4");
-    else if (byte_scales)
-        snprintf(m->format, sizeof m->format, "mxfp%d", m->bits);
+    m->bits = q->bits;
+    m->group = q->group;
+    if (q->format == WEIGHT_AFFINE)
+        snprintf(m->format, sizeof m->format, "affine %d-bit g%d", q->bits, q->group);
     else
-        snprintf(m->format, sizeof m->format, "affine %d-bit g%d", m->bits, m->group);
+        snprintf(m->format, sizeof m->format, "%s", quant_mode(q->format));
 }
 
 static enum qn_status quantized(const struct census_tensor *w, const struct census_tensor *s,
-                                const struct hint *h, struct census_module *m, struct qn_err *err)
+                                const struct json *quantization, struct census_module *m,
+                                struct qn_err *err)
 {
     if (strcmp(w->dtype, "U32") != 0)
         return misfit(w, s, "a weight with scales must be packed in U32 words", err);
@@ -123,22 +108,15 @@ static enum qn_status quantized(const struct census_tensor *w, const struct cens
     for (int i = 0; i < w->n_dim - 1; i++)
         if (w->shape[i] != s->shape[i])
             return misfit(w, s, "the scales do not have the weight's rows", err);
-    int64_t words = w->shape[w->n_dim - 1], scales = s->shape[w->n_dim - 1];
-    bool byte_scales = strcmp(s->dtype, "U8") == 0;
-    int64_t group = h->group, row_bits, in;
-    if (byte_scales && group != 16)
-        group = 32;
-    if (group <= 0)
-        group = 64;
-    if (scales <= 0 || words <= 0 || __builtin_mul_overflow(words, 32, &row_bits) ||
-        __builtin_mul_overflow(scales, group, &in))
-        return misfit(w, s, "empty or too large", err);
-    if (row_bits % in != 0 || row_bits / in < 1 || row_bits / in > 8)
-        return misfit(w, s, "the packed row is not 1 to 8 bits for each weight of its groups", err);
-    m->group = (int)group;
-    m->bits = (int)(row_bits / in);
-    m->shape[m->n_dim - 1] = in;
-    name_format(m, byte_scales);
+    struct quant_row row = {.words = w->shape[w->n_dim - 1],
+                            .scales = s->shape[s->n_dim - 1],
+                            .byte_scales = strcmp(s->dtype, "U8") == 0};
+    struct quant_spec q = {0};
+    struct qn_err why = {0};
+    if (quant_guess(quantization, stem_of(w->name, dot_weight.p), &row, &q, &m->shape[m->n_dim - 1],
+                    &why) != QN_OK)
+        return misfit(w, s, why.msg, err);
+    name_format(m, &q);
     return QN_OK;
 }
 
@@ -160,8 +138,7 @@ static enum qn_status add_module(const struct census_tensor *all, size_t n,
     struct str stem = stem_of(t->name, dot_weight.p);
     const struct census_tensor *s = stem.p ? sibling(all, n, stem, ".scales") : NULL;
     if (s) {
-        struct hint h = hint_of(quantization, stem);
-        QN_TRY(quantized(t, s, &h, m, err));
+        QN_TRY(quantized(t, s, quantization, m, err));
         const struct census_tensor *b = sibling(all, n, stem, ".biases");
         const struct census_tensor *g = sibling(all, n, stem, ".global_scale");
         m->bytes += s->bytes + (b ? b->bytes : 0) + (g ? g->bytes : 0);

@@ -123,6 +123,8 @@ static enum qn_status read_config(const char *dir, struct inspect_facts *f, stru
     const struct json *text = json_get(f->config, "text_config");
     const struct json *c = json_type(text) == JSON_OBJ ? text : f->config;
     f->quantization = json_get(f->config, "quantization");
+    if (!f->quantization)
+        f->quantization = json_get(f->config, "quantization_config");
     if (json_type(f->quantization) != JSON_OBJ)
         f->quantization = NULL;
     QN_TRY(read_sizes(f, c, err));

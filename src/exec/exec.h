@@ -183,8 +183,8 @@ void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *
 /* dst[rows, H*Dv] = attention of the rotated queries over the step's sequences. */
 void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
 
-/* Attention over a latent (DeepSeek's MLA): one key head [rms(c) norm | rope(pe)] and one value head
- * rms(c) norm for all query heads, kept in a KV layer of 1 head, dk = d_latent + d_rope, dv =
+/* Attention over a latent (DeepSeek's MLA): one key head [rms(c) norm | rope(pe)] and one value
+ * head rms(c) norm for all query heads, kept in a KV layer of 1 head, dk = d_latent + d_rope, dv =
  * d_latent.   kv: [rows, c | pe];   q_out head i = [latent head i | rope(pe of q's head i)] with
  * latent [rows, H d_latent] and q [rows, H (d_nope | d_rope)]. op_attn follows. */
 struct latent_op {

@@ -68,4 +68,17 @@ enum qn_status quant_resolve(const struct json *cfg, struct str module,
                              const struct st_tensor *weight, const struct st_tensor *scales,
                              int32_t k, struct quant_spec *out, struct qn_err *err);
 
+/* One row of a quantized matrix, as its shapes state it. */
+struct quant_row {
+    int64_t words, scales; /* 32-bit words of codes; scales */
+    bool byte_scales;      /* U8: one of the modes with fixed bits and group */
+};
+/* The same rule for one who does not know the inputs: *k becomes the number that follows.
+ * quantization is config.json's object of that name, or NULL. QN_BAD_INPUT says only what is wrong
+ * with the row; the caller names the tensor. */
+enum qn_status quant_guess(const struct json *quantization, struct str module,
+                           const struct quant_row *row, struct quant_spec *out, int64_t *k,
+                           struct qn_err *err);
+const char *quant_mode(enum weight_format f); /* "affine", "mxfp4", ...; NULL for floats */
+
 #endif
