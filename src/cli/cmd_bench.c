@@ -294,9 +294,9 @@ static void describe_row(const struct qn_model_info *m, struct bench_row *w)
 {
     double active = active_weights(m), head = (double)m->n_vocab * m->n_embd;
     if (w->decode) {
-        w->bytes_per_token =
-            (double)m->step_bytes + (double)m->kv_token_bytes * (w->depth + (w->n - 1) / 2.0) +
-            (double)m->seq_state_bytes; /* one copy is read, the other written */
+        w->bytes_per_token = (double)m->step_bytes +
+                             (double)m->kv_token_bytes * (w->depth + (w->n - 1) / 2.0) +
+                             (double)m->seq_state_bytes; /* one copy is read, the other written */
         w->ops_per_token = 2 * active;
     } else { /* only the last token of a prompt goes through the head */
         w->ops_per_token = 2 * (active - head * (1 - 1.0 / w->n));
