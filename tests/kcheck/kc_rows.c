@@ -44,6 +44,12 @@ static void run_swiglu_clamped(void *arg)
     r->k->swiglu_clamped(r->y, r->a, r->b, r->n);
 }
 
+static void run_sigmul(void *arg)
+{
+    struct rows_call *r = arg;
+    r->k->sigmul(r->y, r->a, r->b, r->n);
+}
+
 static void run_add(void *arg)
 {
     struct rows_call *r = arg;
@@ -115,6 +121,7 @@ static const struct gate {
 } gates[] = {
     {"swiglu", run_swiglu, ref_swiglu, 16, 0},
     {"geglu", run_geglu, ref_geglu, 16, 5},
+    {"sigmul", run_sigmul, ref_sigmul, 16, 0},
     {"swiglu_clamped", run_swiglu_clamped, ref_swiglu_clamped, 18, 2},
 };
 

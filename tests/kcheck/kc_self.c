@@ -101,6 +101,29 @@ static void attn_crash(const struct attn_tile *t, const struct kv_head *kv)
         *(volatile int *)nowhere = 0;
 }
 
+static void conv_newest(float *y, const float *const *rows, const float *w, int32_t taps, int32_t n)
+{
+    const float *turned[16];
+    for (int32_t j = 0; j < taps; j++)
+        turned[j] = rows[taps - 1 - j];
+    good()->conv_silu(y, turned, w, taps, n);
+}
+
+static void delta_decay(float *s, const struct delta_rows *t)
+{
+    struct delta_rows one = *t;
+    for (int32_t r = 0; r < t->n_row; r++) { /* a row decays by its neighbour's gate */
+        one.n_row = 1;
+        one.g = t->g + (size_t)(t->n_row - 1 - r) * t->ldg;
+        good()->delta(s, &one);
+        one.q += t->ldx;
+        one.k += t->ldx;
+        one.v += t->ldx;
+        one.beta += t->ldg;
+        one.out += t->ldo;
+    }
+}
+
 int kc_self_test(uint64_t seed)
 {
     static const struct {
@@ -119,6 +142,8 @@ int kc_self_test(uint64_t seed)
         {"kv_put", "wrong slot", {.kv_put = put_next}},
         {"attn", "window one too wide", {.attn = attn_window}},
         {"attn", "crash", {.attn = attn_crash}},
+        {"conv_silu", "taps in the wrong order", {.conv_silu = conv_newest}},
+        {"delta", "another row's decay", {.delta = delta_decay}},
     };
     int missed = 0;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -134,6 +159,7 @@ int kc_self_test(uint64_t seed)
         kc_float(&c);
         kc_rows(&c);
         kc_attn(&c);
+        kc_delta(&c);
         printf("%-10s %-34s %s\n", faults[i].glob, faults[i].what, c.fails ? "found" : "MISSED");
         missed += c.fails == 0;
     }

@@ -22,6 +22,7 @@ static void families(struct kc *c)
     kc_float(c);
     kc_rows(c);
     kc_attn(c);
+    kc_delta(c);
 }
 
 static const char *const usage =

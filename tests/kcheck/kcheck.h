@@ -112,6 +112,7 @@ void kc_gemm(struct kc *c);  /* quantize, pack_row_f32, gemm_q */
 void kc_float(struct kc *c); /* gemm_f */
 void kc_rows(struct kc *c);  /* rmsnorm, swiglu, add, rope */
 void kc_attn(struct kc *c);  /* kv_put, attn */
+void kc_delta(struct kc *c); /* l2norm, conv_silu, delta_gates, delta */
 
 void kc_roof(struct kc *c);
 void kc_bench(struct kc *c);
