@@ -107,7 +107,7 @@ static void test_info(void **state)
     assert_int_equal(i->seq_state_bytes, 3 * 2 * 4 * (3 * 512 + 4 * 64 * 64));
 }
 
-/* ---- config.json ------------------------------------------------------------------------------ */
+/* --- config.json --- */
 
 static void write_config(const char *dir, const char *old, const char *new)
 {
