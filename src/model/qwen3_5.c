@@ -33,9 +33,9 @@ struct q35 {
     struct tensor *shared, *sum, *weight;
 };
 
-/* ---- config.json ------------------------------------------------------------------------------ */
+/* ---- config.json ------------------------------------------------------------------------ */
 
-/* Layer i is linear unless (i+1) % full_attention_interval == 0; layer_types, when there, agrees. */
+/* Layer i is linear unless (i+1) % full_attention_interval == 0; layer_types, if there, agrees. */
 static enum qn_status read_layers(struct model *m, const struct json *c, struct qn_err *err)
 {
     struct q35 *s = m->state;
@@ -152,7 +152,7 @@ static enum qn_status config(struct model *m, const struct json *c, struct qn_er
     return read_layers(m, text, err);
 }
 
-/* ---- weights ---------------------------------------------------------------------------------- */
+/* ---- weights ---------------------------------------------------------------------------- */
 
 #define LAYER "language_model.model.layers.%d."
 
@@ -255,7 +255,7 @@ static enum qn_status load(struct model *m, struct loader *l, struct qn_err *err
     return decoder_load(m, l, err);
 }
 
-/* ---- one step --------------------------------------------------------------------------------- */
+/* ---- one step --------------------------------------------------------------------------- */
 
 static const struct tensor *delta_net(struct model *m, int32_t i)
 {

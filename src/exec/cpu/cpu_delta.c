@@ -11,7 +11,7 @@
 
 #include "exec/cpu/cpu_ops.h"
 
-/* ---- convolution and gates --------------------------------------------------------------------- */
+/* ---- convolution and gates --------------------------------------------------------------- */
 
 /* The span of a row: the last one that does not begin behind it. */
 static struct span span_of(const struct rows_job *j, int32_t row)
@@ -105,7 +105,7 @@ void cpu_delta_mix(struct exec *ex, struct tensor *mixed, struct tensor *gates,
     keep_inputs(ex, u, j.state_off, s->taps - 1);
 }
 
-/* ---- recurrence -------------------------------------------------------------------------------- */
+/* ---- recurrence -------------------------------------------------------------------------- */
 
 struct delta_args {
     const struct kernels *kern;
@@ -202,7 +202,7 @@ void cpu_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
     }
 }
 
-/* ---- rows ------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------- */
 
 static void norm_gated_one(const struct rows_job *j, int32_t row, float *const *out)
 {

@@ -46,8 +46,8 @@ static void tmpl_conv_silu(float *y, const float *const *rows, const float *w, i
     }
 }
 
-/* log(1 + y) = 2 atanh(s), s = y / (2 + y), for y in [0, 1]: s <= 1/3, and the series to s^15 leaves
- * less than 3e-9 of the result. */
+/* log(1 + y) = 2 atanh(s), s = y / (2 + y), for y in [0, 1]: s <= 1/3, and the series to s^15
+ * leaves less than 3e-9 of the result. */
 static inline vf vec_log1p_unit(vf y)
 {
     vf s = vf_div(y, vf_add(y, vf_set1(2.0f))), t = vf_mul(s, s);
