@@ -350,8 +350,8 @@ const struct cli_verb verb_generate = {
     .about =
         "Sends one message to a model and prints its answer as it is made. The message is TEXT, "
         "--prompt, or standard input; text from a pipe or a file on standard input is added to "
-        "TEXT or --prompt after a blank line. It goes through the model's chat template unless "
-        "--raw asks for plain continuation.\n\n"
+        "TEXT or --prompt after a blank line (in a loop over a file's lines, say < /dev/null). It "
+        "goes through the model's chat template unless --raw asks for plain continuation.\n\n"
         "Standard output carries the answer only. Ctrl-C stops the answer: what was made stays, "
         "and the exit status is 130.",
     .examples = "quern generate \"Why is the sky blue?\"\n"
