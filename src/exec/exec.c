@@ -81,6 +81,7 @@ void exec_free(struct exec *ex)
     for (int32_t i = 0; i < ex->n_moe; i++)
         moe_free(ex->moes[i]);
     free(ex->moes);
+    index_free(ex->index);
     free(ex->tensors);
     free(ex->weights);
     free(ex->ropes);
@@ -193,6 +194,11 @@ void op_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor
                       const struct tensor *q, const struct tensor *kv, const struct latent_op *a)
 {
     ex->ops->latent_append(ex, q_out, latent, q, kv, a);
+}
+
+void op_index(struct exec *ex, struct index *ix, const struct index_op *a)
+{
+    ex->ops->index(ex, ix, a);
 }
 
 void op_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b)

@@ -21,6 +21,7 @@ struct tensor; /* activations: [rows <= max_rows, cols] float32 on the backend *
 struct weight; /* an immutable matrix or vector of the model */
 struct rope;   /* rotary embedding: frequencies and form */
 struct kv_seq; /* KV memory of one sequence */
+struct index;  /* which tokens a row attends to, chosen by scores */
 struct moe;    /* choices of routed experts and their activations */
 
 struct exec_params {
@@ -107,7 +108,7 @@ static inline int32_t delta_channels(const struct delta_shape *d)
 }
 
 struct kv_layer {
-    int32_t n_head, dk, dv;   /* n_head 0: no keys and values */
+    int32_t n_head, dk, dv;   /* n_head 0: no keys and values; dv 0: keys only */
     int32_t window;           /* tokens a row sees, itself included: older ones may go. 0 = all */
     struct delta_shape delta; /* n_v 0: no recurrent state */
 };
@@ -174,6 +175,7 @@ struct attn_op {
     float scale;
     const struct rope *rope;
     const struct weight *sinks;           /* NULL = none */
+    const struct index *index;            /* only what it chose last; NULL = everything */
     const struct weight *q_norm, *k_norm; /* [dk]; NULL = none */
     float norm_add, norm_eps;
     bool gated; /* in qkv each query head is followed by d more values: a gate (op_gate) */
@@ -196,6 +198,26 @@ struct latent_op {
 };
 void op_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor *latent,
                       const struct tensor *q, const struct tensor *kv, const struct latent_op *a);
+
+/* Sparse attention's index (DeepSeek V3.2). Per row, over heads h of q [rows, n_head d_head] and
+ * the one key head k [rows, d_head]:
+ *     key = rope( layernorm(k, eps) norm + norm_bias )
+ *     score_t = sum_h w_h scale relu( rope(q_h) . key_t )
+ * Keys go into a KV layer of 1 head, dk = d_head, dv = 0. Each row chooses itself and its earlier
+ * tokens when there are at most top_k, else the top_k largest scores, among equals the later
+ * tokens. The choice holds until the next op_index. One index for an exec, after kv_setup's
+ * parameters are known; q_cols = n_head d_head. */
+struct index_op {
+    int32_t layer; /* of KV memory */
+    int32_t n_head, d_head;
+    float scale, norm_eps;
+    const struct rope *rope;
+    const struct weight *norm, *norm_bias;
+    const struct tensor *q, *k, *w; /* w: [rows, n_head] */
+};
+enum qn_status index_create(struct exec *ex, int32_t top_k, int32_t q_cols, struct index **out,
+                            struct qn_err *err);
+void op_index(struct exec *ex, struct index *ix, const struct index_op *a);
 
 /* dst = a + b */
 void op_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b);

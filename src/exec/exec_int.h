@@ -66,6 +66,17 @@ struct moe {
     struct tensor *x, *gu, *act, *y; /* [places, ..] */
 };
 
+/* Sparse attention's choice. */
+enum { INDEX_SLOTS = 512, INDEX_SCORE_ROWS = 16 };
+struct index {
+    int32_t top_k;
+    int32_t n_slot, row_words; /* tokens there is room for, a multiple of INDEX_SLOTS; / 64 */
+    bool all;                  /* the last choice: every row sees everything */
+    uint64_t *bits;            /* [rows][row_words] */
+    float *scores;             /* [INDEX_SCORE_ROWS][n_slot] */
+    struct tensor *q;          /* rotated */
+};
+
 /* A step's rows, in memory that outlives it. */
 struct span {
     struct kv_seq *kv;
@@ -99,6 +110,7 @@ struct exec {
     struct weight **weights;
     struct rope **ropes;
     struct moe **moes;
+    struct index *index;
     int32_t n_tensor, n_weight, n_rope, n_moe, cap_tensor, cap_weight, cap_rope, cap_moe;
     int32_t k_max; /* widest input of a matrix: sizes the quantized activations */
 
@@ -123,6 +135,7 @@ struct exec_ops {
     void (*attn)(struct exec *, struct tensor *, const struct tensor *, const struct attn_op *);
     void (*latent_append)(struct exec *, struct tensor *, const struct tensor *,
                           const struct tensor *, const struct tensor *, const struct latent_op *);
+    void (*index)(struct exec *, struct index *, const struct index_op *);
     void (*add)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *);
     void (*glu)(struct exec *, struct tensor *, const struct tensor *, enum glu);
     void (*route)(struct exec *, struct moe *, const struct tensor *, enum route_weights);
@@ -155,6 +168,9 @@ enum qn_status tensor_create_rows(struct exec *ex, int32_t rows, int32_t cols, s
 
 /* moe.c */
 void moe_free(struct moe *m);
+
+/* index.c */
+void index_free(struct index *ix);
 
 /* step.c */
 void step_tiles(struct exec *ex, int32_t rows_max);

@@ -29,7 +29,8 @@ static bool head_fits(int32_t d, int32_t max)
 static enum qn_status check_layer(const struct kv_layer *l, int32_t i, struct qn_err *err)
 {
     const struct delta_shape *d = &l->delta;
-    if (l->n_head && (!head_fits(l->dk, HEAD_DIM_MAX) || !head_fits(l->dv, HEAD_DIM_MAX)))
+    if (l->n_head &&
+        (!head_fits(l->dk, HEAD_DIM_MAX) || (l->dv && !head_fits(l->dv, HEAD_DIM_MAX))))
         QN_FAIL(err, QN_UNSUPPORTED, "kv",
                 "layer %d: head sizes %d (keys) and %d (values); supported are multiples of 16 "
                 "up to %d",

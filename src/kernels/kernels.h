@@ -100,7 +100,11 @@ struct attn_tile {
     int32_t window; /* 0 = none; otherwise a row sees itself and window-1 earlier tokens */
     float scale;
     const float *sinks; /* [n_head] one more logit in the denominator; NULL = none */
-    void *scratch;      /* ATTN_SCRATCH bytes, 64-byte aligned */
+    /* Row r sees token t only if bit t%64 of mask[r*mask_stride + t/64] is set; NULL = no mask. A
+     * row sees at least one token. */
+    const uint64_t *mask;
+    size_t mask_stride;
+    void *scratch; /* ATTN_SCRATCH bytes, 64-byte aligned */
 };
 enum { ATTN_SCRATCH = ATTN_Q_MAX * 4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) };
 

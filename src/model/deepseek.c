@@ -21,6 +21,8 @@ static const char CFG[] = "config.json";
 static const float LATENT_EPS =
     1e-6f; /* of the norms of q's and kv's latents, whatever the file says */
 
+static const float INDEX_EPS = 1e-5f; /* of the indexer's layer norm, as mlx-lm has it */
+
 struct mlp {
     struct weight *gate, *up, *down;
 };
@@ -32,6 +34,9 @@ struct deepseek_layer {
     struct weight *kv_a, *kv_a_bias, *kv_a_norm, *embed_q, *unembed_out, *o, *o_bias;
     struct mlp mlp; /* dense, or the experts' stacks */
     struct mlp shared;
+    bool sparse;      /* has an indexer; otherwise the last one's choice holds */
+    int32_t index_kv; /* its layer of KV memory */
+    struct weight *index_q, *index_k, *index_w, *index_norm, *index_norm_bias;
     struct weight *router, *router_bias;
 };
 
@@ -45,11 +50,16 @@ struct deepseek {
     double eps, route_scale;
     float attn_scale;
     struct rope_params rope;
+    int32_t n_index_head, d_index, index_top_k; /* 0 = attention to everything */
+    bool index_interleaved;
 
     struct deepseek_layer *layers;
     struct kv_layer *kv;
     struct weight *embed, *norm, *head;
     struct rope *turn;
+    struct rope *index_turn;
+    struct index *index;
+    struct tensor *index_q, *index_k, *index_w;
     struct moe *moe;
     struct tensor *h[2], *n, *q_lat, *q_lat_n, *q, *q_emb, *kv_lat, *q_rot, *o_lat, *att, *delta;
     struct tensor *gu, *act, *gu_shared, *act_shared, *routed, *shared, *route, *logits;
@@ -149,7 +159,12 @@ static enum qn_status read_rope(struct model *m, const struct json *c, struct qn
                                    .max_pos = m->n_ctx_max,
                                    .interleaved = true};
     QN_TRY(json_opt_real(c, CFG, "rope_theta", 1e4, 1.0001, 1e12, &s->rope.theta, err));
-    if (json_has(c, "rope_scaling"))
+    if (json_has(c, "rope_parameters")) { /* GLM: theta too, and it counts */
+        s->rope.scaling = json_get(c, "rope_parameters");
+        s->rope.what = "config.json: rope_parameters";
+        QN_TRY(json_opt_real(s->rope.scaling, s->rope.what, "rope_theta", s->rope.theta, 1.0001,
+                             1e12, &s->rope.theta, err));
+    } else if (json_has(c, "rope_scaling"))
         s->rope.scaling = json_get(c, "rope_scaling");
     QN_TRY(json_opt_real(s->rope.scaling, s->rope.what, "mscale_all_dim", 0, 0, 1e3, &all, err));
     QN_TRY(json_opt_real(s->rope.scaling, s->rope.what, "factor", 1, 1e-3, 1e6, &factor, err));
@@ -160,18 +175,19 @@ static enum qn_status read_rope(struct model *m, const struct json *c, struct qn
     return QN_OK;
 }
 
-static enum qn_status deepseek_config(struct model *m, const struct json *c, struct qn_err *err)
+static enum qn_status common(struct model *m, const struct json *c, const char *name,
+                             struct qn_err *err)
 {
     struct deepseek *s = calloc(1, sizeof *s);
     if (!s)
-        QN_FAIL(err, QN_NO_MEMORY, "deepseek_v3", "out of memory");
+        QN_FAIL(err, QN_NO_MEMORY, name, "out of memory");
     m->state = s;
-    s->name = "deepseek_v3";
+    s->name = name;
     QN_TRY(read_sizes(m, c, err));
     QN_TRY(json_opt_real(c, CFG, "rms_norm_eps", 1e-6, 0, 1, &s->eps, err));
     QN_TRY(json_opt_bool(c, CFG, "attention_bias", false, &s->bias, err));
     s->layers = calloc((size_t)m->n_layer, sizeof *s->layers);
-    s->kv = calloc((size_t)m->n_layer, sizeof *s->kv);
+    s->kv = calloc(2 * (size_t)m->n_layer, sizeof *s->kv); /* the indexers' keys behind */
     if (!s->layers || !s->kv)
         QN_FAIL(err, QN_NO_MEMORY, s->name, "out of memory for %d layers", m->n_layer);
     for (int32_t i = 0; i < m->n_layer; i++)
@@ -179,6 +195,73 @@ static enum qn_status deepseek_config(struct model *m, const struct json *c, str
     m->kv = s->kv;
     QN_TRY(read_routing(m, c, err));
     return read_rope(m, c, err);
+}
+
+static enum qn_status v3_config(struct model *m, const struct json *c, struct qn_err *err)
+{
+    return common(m, c, "deepseek_v3", err);
+}
+
+/* Layer i has an indexer of its own: by indexer_types, else by index_topk_pattern, else one in
+ * index_topk_freq layers behind the first few. */
+static enum qn_status is_full(const struct json *c, int32_t i, bool *full, struct qn_err *err)
+{
+    const struct json *types = json_get(c, "indexer_types");
+    struct str pattern = json_str(json_get(c, "index_topk_pattern"));
+    int32_t freq, offset;
+    QN_TRY(json_opt_i32(c, CFG, "index_topk_freq", 1, 1, 1024, &freq, err));
+    QN_TRY(json_opt_i32(c, CFG, "index_skip_topk_offset", 2, 0, 1024, &offset, err));
+    if (json_len(types) > (size_t)i)
+        *full = str_eqz(json_str(json_at(types, (size_t)i)), "full");
+    else if (pattern.n > (size_t)i)
+        *full = pattern.p[i] == 'F';
+    else
+        *full = (i - offset + 1 > 0 ? i - offset + 1 : 0) % freq == 0;
+    return QN_OK;
+}
+
+static enum qn_status read_index(struct model *m, const struct json *c, bool interleaved,
+                                 struct qn_err *err)
+{
+    struct deepseek *s = m->state;
+    const struct key keys[] = {
+        {"index_n_heads", 64, 1, 1024, &s->n_index_head},
+        {"index_head_dim", 128, 16, HEAD_DIM_MAX, &s->d_index},
+        {"index_topk", 2048, 1, 1 << 24, &s->index_top_k},
+        {0},
+    };
+    QN_TRY(read_keys(c, keys, err));
+    QN_TRY(
+        json_opt_bool(c, CFG, "indexer_rope_interleave", interleaved, &s->index_interleaved, err));
+    if (!s->q_rank || s->d_rope > s->d_index)
+        QN_FAIL(err, QN_BAD_INPUT, s->name,
+                "config.json: q_lora_rank %d and qk_rope_head_dim %d do not serve an indexer of "
+                "head size %d",
+                s->q_rank, s->d_rope, s->d_index);
+    m->n_kv = m->n_layer;
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        QN_TRY(is_full(c, i, &s->layers[i].sparse, err));
+        if (!s->layers[i].sparse)
+            continue;
+        s->layers[i].index_kv = m->n_kv;
+        s->kv[m->n_kv++] = (struct kv_layer){.n_head = 1, .dk = s->d_index};
+    }
+    if (!s->layers[0].sparse)
+        QN_FAIL(err, QN_BAD_INPUT, s->name,
+                "config.json: the first layer shares an indexer; there is none before it");
+    return QN_OK;
+}
+
+static enum qn_status v32_config(struct model *m, const struct json *c, struct qn_err *err)
+{
+    QN_TRY(common(m, c, "deepseek_v32", err));
+    return read_index(m, c, false, err);
+}
+
+static enum qn_status glm_config(struct model *m, const struct json *c, struct qn_err *err)
+{
+    QN_TRY(common(m, c, "glm_moe_dsa", err));
+    return read_index(m, c, true, err);
 }
 
 /* ---- weights ----------------------------------------------------------------------------------
@@ -201,12 +284,28 @@ static enum qn_status load_query(struct model *m, struct loader *l, int32_t i, s
     return load_matrix(l, &w->q_b, q, s->q_rank, err, ATTN "q_b_proj", i);
 }
 
+#define INDEX ATTN "indexer."
+
+static enum qn_status load_index(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct deepseek *s = m->state;
+    struct deepseek_layer *w = &s->layers[i];
+    int32_t h = s->n_index_head, d = s->d_index;
+    QN_TRY(load_matrix(l, &w->index_q, h * d, s->q_rank, err, INDEX "wq_b", i));
+    QN_TRY(load_matrix(l, &w->index_k, d, m->n_embd, err, INDEX "wk", i));
+    QN_TRY(load_matrix(l, &w->index_w, h, m->n_embd, err, INDEX "weights_proj", i));
+    QN_TRY(load_vec(l, &w->index_norm, d, err, INDEX "k_norm.weight", i));
+    return load_vec(l, &w->index_norm_bias, d, err, INDEX "k_norm.bias", i);
+}
+
 static enum qn_status load_attn(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
 {
     struct deepseek *s = m->state;
     struct deepseek_layer *w = &s->layers[i];
     int32_t h = s->n_head, r = s->kv_rank, kv = r + s->d_rope;
     QN_TRY(load_query(m, l, i, err));
+    if (w->sparse)
+        QN_TRY(load_index(m, l, i, err));
     QN_TRY(load_matrix(l, &w->kv_a, kv, m->n_embd, err, ATTN "kv_a_proj_with_mqa", i));
     QN_TRY(load_vec(l, &w->kv_a_norm, r, err, ATTN "kv_a_layernorm.weight", i));
     QN_TRY(load_stack(l, &w->embed_q, &(struct stack_shape){h, h, r, s->d_nope}, err,
@@ -274,11 +373,24 @@ static enum qn_status create_tensors(struct model *m, struct qn_err *err)
         struct tensor **t;
         int32_t cols;
     } const list[] = {
-        {&s->h[0], m->n_embd},  {&s->h[1], m->n_embd},       {&s->n, m->n_embd},
-        {&s->q_lat, s->q_rank}, {&s->q_lat_n, s->q_rank},    {&s->q, h * (s->d_nope + s->d_rope)},
-        {&s->q_emb, h * r},     {&s->kv_lat, r + s->d_rope}, {&s->q_rot, h * (r + s->d_rope)},
-        {&s->o_lat, h * r},     {&s->att, h * s->d_v},       {&s->delta, m->n_embd},
-        {&s->gu, 2 * s->n_ff},  {&s->act, s->n_ff},          {&s->logits, m->n_vocab},
+        {&s->h[0], m->n_embd},
+        {&s->h[1], m->n_embd},
+        {&s->n, m->n_embd},
+        {&s->q_lat, s->q_rank},
+        {&s->q_lat_n, s->q_rank},
+        {&s->q, h * (s->d_nope + s->d_rope)},
+        {&s->q_emb, h * r},
+        {&s->kv_lat, r + s->d_rope},
+        {&s->q_rot, h * (r + s->d_rope)},
+        {&s->o_lat, h * r},
+        {&s->att, h * s->d_v},
+        {&s->delta, m->n_embd},
+        {&s->index_q, s->n_index_head * s->d_index},
+        {&s->index_k, s->d_index},
+        {&s->index_w, s->n_index_head},
+        {&s->gu, 2 * s->n_ff},
+        {&s->act, s->n_ff},
+        {&s->logits, m->n_vocab},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i].cols)
@@ -306,6 +418,12 @@ static enum qn_status deepseek_load(struct model *m, struct loader *l, struct qn
         loader_skip(l, pattern);
     }
     QN_TRY(rope_from_config(m->ex, &s->rope, &s->turn, err));
+    if (s->index_top_k) {
+        struct rope_params r = s->rope;
+        r.interleaved = s->index_interleaved;
+        QN_TRY(rope_from_config(m->ex, &r, &s->index_turn, err));
+        QN_TRY(index_create(m->ex, s->index_top_k, s->n_index_head * s->d_index, &s->index, err));
+    }
     return create_tensors(m, err);
 }
 
@@ -319,6 +437,26 @@ static void residual(struct exec *ex, struct deepseek *s, const struct weight *n
     struct tensor *t = s->h[0];
     s->h[0] = s->h[1];
     s->h[1] = t;
+}
+
+/* Which tokens the layers from here to the next indexer attend to. */
+static void choose(struct exec *ex, struct deepseek *s, const struct deepseek_layer *w)
+{
+    struct linear in[] = {{s->index_k, 0, w->index_k, NULL}, {s->index_w, 0, w->index_w, NULL}};
+    op_linear(ex, in, 2, s->n);
+    op_linear(ex, &(struct linear){s->index_q, 0, w->index_q, NULL}, 1, s->q_lat_n);
+    struct index_op a = {.layer = w->index_kv,
+                         .n_head = s->n_index_head,
+                         .d_head = s->d_index,
+                         .scale = 1 / sqrtf((float)s->n_index_head * (float)s->d_index),
+                         .norm_eps = INDEX_EPS,
+                         .rope = s->index_turn,
+                         .norm = w->index_norm,
+                         .norm_bias = w->index_norm_bias,
+                         .q = s->index_q,
+                         .k = s->index_k,
+                         .w = s->index_w};
+    op_index(ex, s->index, &a);
 }
 
 /* Queries, and keys and values into memory. */
@@ -343,6 +481,8 @@ static void project(struct exec *ex, struct deepseek *s, int32_t i)
                           .norm = w->kv_a_norm,
                           .norm_eps = LATENT_EPS};
     op_latent_append(ex, s->q_rot, s->q_emb, s->q, s->kv_lat, &a);
+    if (w->sparse)
+        choose(ex, s, w);
 }
 
 static void attend(struct exec *ex, struct deepseek *s, int32_t i)
@@ -352,7 +492,8 @@ static void attend(struct exec *ex, struct deepseek *s, int32_t i)
                         .n_kv = 1,
                         .dk = s->kv_rank + s->d_rope,
                         .dv = s->kv_rank,
-                        .scale = s->attn_scale};
+                        .scale = s->attn_scale,
+                        .index = s->index};
     op_attn(ex, s->o_lat, s->q_rot, &a);
 }
 
@@ -428,7 +569,25 @@ static void deepseek_free(struct model *m)
 const struct family family_deepseek_v3 = {
     .name = "deepseek_v3",
     .model_types = (const char *const[]){"deepseek_v3", "kimi_k2", "joyai_llm_flash", NULL},
-    .config = deepseek_config,
+    .config = v3_config,
+    .load = deepseek_load,
+    .forward = deepseek_forward,
+    .free = deepseek_free,
+};
+
+const struct family family_deepseek_v32 = {
+    .name = "deepseek_v32",
+    .model_types = (const char *const[]){"deepseek_v32", NULL},
+    .config = v32_config,
+    .load = deepseek_load,
+    .forward = deepseek_forward,
+    .free = deepseek_free,
+};
+
+const struct family family_glm_moe_dsa = {
+    .name = "glm_moe_dsa",
+    .model_types = (const char *const[]){"glm_moe_dsa", NULL},
+    .config = glm_config,
     .load = deepseek_load,
     .forward = deepseek_forward,
     .free = deepseek_free,

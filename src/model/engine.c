@@ -202,7 +202,7 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     if (!p->weights_only) /* before the weights: what it needs for a moment does not add to them */
         QN_TRY(open_text(e, p->model_dir, err));
     QN_TRY(open_exec(e, p, err));
-    QN_TRY(kv_setup(e->ex, m->kv, m->n_layer, err));
+    QN_TRY(kv_setup(e->ex, m->kv, m->n_kv ? m->n_kv : m->n_layer, err));
     QN_TRY(load_weights(e, p, err));
     e->info.family = m->family->name;
     e->info.name = e->name;

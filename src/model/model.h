@@ -19,7 +19,8 @@ struct model {
     /* set by family->config */
     int32_t n_vocab, n_layer, n_embd;
     int32_t n_ctx_max;         /* max_position_embeddings */
-    const struct kv_layer *kv; /* [n_layer], lives in state */
+    const struct kv_layer *kv; /* [n_kv], lives in state */
+    int32_t n_kv;              /* layers of KV memory; 0 = n_layer */
 };
 
 struct family {

@@ -77,6 +77,7 @@ static void run_attn(void *arg)
         t.q += (size_t)r * t.q_stride;
         t.out += (size_t)r * t.out_stride;
         t.pos += r;
+        t.mask += t.mask ? (size_t)r * t.mask_stride : 0;
         t.n_row = 1;
         a->k->attn(&t, a->kv);
     }
@@ -124,6 +125,11 @@ static double kv_value(const struct kv_head *kv, int32_t t, int32_t i, bool is_k
     return (double)ref_bf16(h);
 }
 
+static bool unseen(const struct attn_tile *t, int32_t r, int32_t i)
+{
+    return t->mask && !(t->mask[(size_t)r * t->mask_stride + (size_t)(i / 64)] >> (i % 64) & 1);
+}
+
 struct truth {                                    /* of one query, in double */
     double out[HEAD_DIM_MAX], mass[HEAD_DIM_MAX]; /* sum p v / l and sum p |v| / l */
     double s_max;                                 /* largest sum |q k| * scale */
@@ -141,6 +147,8 @@ static void truth_one(const struct attn_call *a, int32_t r, int32_t h, struct tr
     o->s_max = t->sinks ? fabs(m) : 0;
     for (int32_t i = lo; i <= pos; i++) {
         double mass = 0;
+        if (unseen(t, r, i))
+            continue;
         s[i] = 0;
         for (int32_t d = 0; d < kv->dk; d++) {
             double p = (double)q[d] * kv_value(kv, i, d, true) * (double)t->scale;
@@ -151,6 +159,8 @@ static void truth_one(const struct attn_call *a, int32_t r, int32_t h, struct tr
         o->s_max = fmax(o->s_max, mass);
     }
     for (int32_t i = lo; i <= pos; i++) {
+        if (unseen(t, r, i))
+            continue;
         double p = exp(s[i] - m);
         l += p;
         for (int32_t d = 0; d < kv->dv; d++) {
@@ -202,6 +212,23 @@ static void attn_ref(struct kc *c, const struct attn_call *a)
                 2 * UNIT * fabs(o.out[d]) + 1e-12 * o.mass[d] + (double)FLT_MIN);
 }
 
+/* Few or many tokens, sometimes none of a whole block; always the row's own. */
+static const uint64_t *mask_new(struct kc *c, struct attn_tile *t)
+{
+    int32_t words = (t->pos + t->n_row + 63) / 64, sparse = kc_int(c, 0, 3);
+    t->mask_stride = (size_t)(words + kc_int(c, 0, 2));
+    size_t n = (size_t)(t->n_row - 1) * t->mask_stride + (size_t)words;
+    uint64_t *m = kc_alloc(c, n * sizeof *m, sizeof *m, KC_IN);
+    for (size_t i = 0; i < n; i++) {
+        m[i] = kc_u64(c);
+        for (int32_t j = 0; j < sparse; j++)
+            m[i] &= kc_u64(c) & kc_u64(c);
+    }
+    for (int32_t r = 0; r < t->n_row; r++)
+        m[(size_t)r * t->mask_stride + (size_t)((t->pos + r) / 64)] |= 1ull << ((t->pos + r) % 64);
+    return m;
+}
+
 static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head *kv,
                         enum kc_gen gen)
 {
@@ -217,6 +244,8 @@ static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head 
         kc_fill(c, GEN_NORMAL, s, (size_t)t->n_head);
         t->sinks = s;
     }
+    if (kc_u64(c) % 3 == 0)
+        t->mask = mask_new(c, t);
     t->scratch = kc_alloc(c, ATTN_SCRATCH, 64, KC_OUT);
 }
 

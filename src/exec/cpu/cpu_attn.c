@@ -94,6 +94,8 @@ struct attn_args {
     const struct kernels *kern;
     const struct attn_rows *tiles;
     const float *q, *sinks;
+    const uint64_t *mask; /* NULL = everything */
+    size_t mask_words;
     float *dst;
     size_t ldq, ldd;
     size_t layer_off, k_bytes, v_bytes; /* of one head's K and V in a page */
@@ -167,6 +169,8 @@ static void attn_run(const void *args, int chunk, const struct pool_region *r, v
         .window = a->window,
         .scale = a->scale,
         .sinks = a->sinks ? a->sinks + p.head0 : NULL,
+        .mask = a->mask ? a->mask + (size_t)p.rows.row0 * a->mask_words : NULL,
+        .mask_stride = a->mask_words,
         .scratch = work,
     };
     if (a->reference)
@@ -189,6 +193,8 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .tiles = ex->step.tiles,
         .q = q->p,
         .sinks = a->sinks ? a->sinks->vec : NULL,
+        .mask = a->index && !a->index->all ? a->index->bits : NULL,
+        .mask_words = a->index ? (size_t)a->index->row_words : 0,
         .dst = dst->p,
         .ldq = (size_t)q->cols,
         .ldd = (size_t)dst->cols,
@@ -222,6 +228,7 @@ const struct exec_ops exec_cpu_ops = {
     .linear = cpu_linear,
     .linear_heads = cpu_linear_heads,
     .latent_append = cpu_latent_append,
+    .index = cpu_index,
     .add = cpu_add,
     .rope_append = cpu_rope_append,
     .attn = cpu_attn,

@@ -178,14 +178,23 @@ static double score(const float *q, const struct kv_head *kv, int32_t t, float s
 }
 
 /* Two passes: the maximum, then the weighted sum. */
+static bool unseen(const uint64_t *mask, int32_t i)
+{
+    return mask && !(mask[i / 64] >> (i % 64) & 1);
+}
+
 static void attn_one(const struct attn_tile *t, const struct kv_head *kv, const float *q,
                      int32_t pos, const float *sink, float *out)
 {
+    const uint64_t *mask = t->mask ? t->mask + (size_t)(pos - t->pos) * t->mask_stride : NULL;
     int32_t lo = t->window && pos - t->window + 1 > 0 ? pos - t->window + 1 : 0;
     double m = sink ? (double)*sink : -INFINITY, l = 0, o[HEAD_DIM_MAX] = {0};
     for (int32_t i = lo; i <= pos; i++)
-        m = fmax(m, score(q, kv, i, t->scale));
+        if (!unseen(mask, i))
+            m = fmax(m, score(q, kv, i, t->scale));
     for (int32_t i = lo; i <= pos; i++) {
+        if (unseen(mask, i))
+            continue;
         double p = exp(score(q, kv, i, t->scale) - m);
         l += p;
         for (int32_t d = 0; d < kv->dv; d++)

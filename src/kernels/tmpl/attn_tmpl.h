@@ -135,6 +135,41 @@ static void block_softmax(struct attn_state *a, int i, int32_t lo, int32_t hi, i
     a->lb[i] = vf_sum(sum);
 }
 
+/* The bits of a block of tokens from b on, which is a multiple of 64: unseen lanes of x become
+ * fill. Whether any of [lo, hi) is seen. */
+static bool mask_block(float *x, const uint64_t *mask, int32_t lo, int32_t hi, float fill)
+{
+    bool any = false;
+    for (int32_t i = lo; i < hi; i++) {
+        bool seen = mask[i / 64] >> (i % 64) & 1;
+        any = any || seen;
+        x[i] = seen ? x[i] : fill;
+    }
+    return any;
+}
+
+/* A query's weights of the block at b, tokens [lo, hi) of it; whether it sees any. Unseen scores
+ * are so low that they neither make the maximum nor add to a sum of 1 or more; their weights are
+ * 0. */
+static bool weigh_block(struct attn_state *a, const struct attn_tile *t, int i, int32_t b,
+                        int32_t n_group)
+{
+    int32_t row = i / t->n_head, pos = t->pos + row;
+    int32_t lo = t->window ? pos - t->window + 1 - b : 0, hi = pos + 1 - b;
+    const uint64_t *mask = t->mask ? t->mask + (size_t)row * t->mask_stride + b / 64 : NULL;
+    float *s = a->p + (size_t)i * ATTN_BLOCK;
+    lo = lo > 0 ? lo : 0;
+    hi = hi < ATTN_BLOCK ? hi : ATTN_BLOCK;
+    if (lo >= hi || (mask && !mask_block(s, mask, lo, hi, -3.0e38f))) {
+        memset(s, 0, (size_t)n_group * 64);
+        return false;
+    }
+    block_softmax(a, i, lo, hi, n_group);
+    if (mask)
+        mask_block(s, mask, lo, hi, 0);
+    return true;
+}
+
 /* ---- outputs: NQ queries, ND groups of 16 dims, lanes = dims ----------------------------------
  */
 
@@ -272,17 +307,8 @@ static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
         int32_t n_group = (n_tok + 15) / 16;
         scores(&a, kv, b, n_group);
         bool seen[ATTN_Q_MAX];
-        for (int32_t i = 0; i < a.n_q; i++) {
-            int32_t pos = t->pos + i / t->n_head;
-            int32_t lo = t->window ? pos - t->window + 1 - b : 0, hi = pos + 1 - b;
-            lo = lo > 0 ? lo : 0;
-            hi = hi < ATTN_BLOCK ? hi : ATTN_BLOCK;
-            seen[i] = lo < hi;
-            if (seen[i])
-                block_softmax(&a, i, lo, hi, n_group);
-            else
-                memset(a.p + (size_t)i * ATTN_BLOCK, 0, (size_t)n_group * 64);
-        }
+        for (int32_t i = 0; i < a.n_q; i++)
+            seen[i] = weigh_block(&a, t, i, b, n_group);
         outputs(&a, kv, b, n_tok);
         for (int32_t i = 0; i < a.n_q; i++)
             if (seen[i])
