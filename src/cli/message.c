@@ -51,10 +51,27 @@ int cli_usage(const struct cli *c, const char *fmt, ...)
     return CLI_USAGE;
 }
 
+/* Ctrl-C must not lose text: a write that a signal interrupts goes on. stdio would drop it. */
+static bool write_all(struct str s)
+{
+    while (fflush(stdout) != 0) {
+        if (errno != EINTR)
+            return false;
+        clearerr(stdout);
+    }
+    while (s.n) {
+        ssize_t n = write(STDOUT_FILENO, s.p, s.n);
+        if (n < 0 && errno != EINTR)
+            return false;
+        if (n > 0)
+            s = (struct str){s.p + n, s.n - (size_t)n};
+    }
+    return true;
+}
+
 bool cli_write(const struct cli *c, struct str s)
 {
-    size_t n = s.n ? fwrite(s.p, 1, s.n, stdout) : 0;
-    if (n == s.n && fflush(stdout) == 0)
+    if (write_all(s))
         return true;
     if (errno != EPIPE)
         cli_say(c, "standard output: %s", strerror(errno));
