@@ -370,7 +370,8 @@ enum qn_status tv_percent(struct tenv *e, struct str fmt, const struct val *args
         QN_TRY(tv_step(e, 1));
         QN_TRY(percent_one(&p));
     }
-    if (p.used < p.n && args->t != V_DICT && args->t != V_LIST)
+    if (p.used < p.n && args->t != V_DICT && args->t != V_LIST &&
+        args->t != V_UNDEF) /* what has items may be left over, an undefined value too */
         return tv_fail(e, "not all arguments converted during string formatting");
     return out->failed ? tv_oom(e) : QN_OK;
 }

@@ -96,6 +96,23 @@ static void test_failures(void **state)
     buf_free(&out);
 }
 
+/* Python lets values that have items, an undefined one among them, be left over by %. */
+static void test_percent_leftovers(void **state)
+{
+    static const char *const texts[] = {"{{ 'a' % nope }}", "{{ 'a' % {} }}", "{{ 'a' % [1] }}"};
+    struct buf out = BUF_INIT;
+    struct qn_err err;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        buf_clear(&out);
+        if (render(str_of(texts[i]), NULL, &out, &err) != QN_OK)
+            fail_msg("%s: %s", texts[i], err.msg);
+        assert_string_equal(buf_z(&out), "a");
+    }
+    CHECK_FAILS(render(STR_LIT("{{ 'a' % 1 }}"), NULL, &out, &err), QN_BAD_INPUT, err,
+                "not all arguments converted");
+    buf_free(&out);
+}
+
 static void nested(struct buf *b, const char *open, const char *middle, const char *close, int n)
 {
     buf_clear(b);
@@ -218,10 +235,10 @@ static void test_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_failures),       cmocka_unit_test(test_deep_source),
-        cmocka_unit_test(test_long_chains),    cmocka_unit_test(test_own_limits),
-        cmocka_unit_test(test_growing_string), cmocka_unit_test(test_raise),
-        cmocka_unit_test(test_again),
+        cmocka_unit_test(test_failures),    cmocka_unit_test(test_percent_leftovers),
+        cmocka_unit_test(test_deep_source), cmocka_unit_test(test_long_chains),
+        cmocka_unit_test(test_own_limits),  cmocka_unit_test(test_growing_string),
+        cmocka_unit_test(test_raise),       cmocka_unit_test(test_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
