@@ -194,7 +194,8 @@ static void kv_put_f32(uint8_t *k, uint8_t *v, int32_t t, const float *kx, const
     k += (size_t)(t / 16) * (size_t)dk * 64 + (size_t)(t % 16) * 4;
     for (int32_t i = 0; i < dk; i++, k += 64)
         memcpy(k, &kx[i], 4);
-    memcpy(v + (size_t)t * (size_t)dv * 4, vx, (size_t)dv * 4);
+    if (dv) /* a layer of keys only has no values to point at */
+        memcpy(v + (size_t)t * (size_t)dv * 4, vx, (size_t)dv * 4);
 }
 
 static void tmpl_kv_put(uint8_t *k, uint8_t *v, int32_t t, const float *kx, const float *vx,
