@@ -13,23 +13,12 @@
 
 #include "kernels/tmpl/delta_tmpl.h"
 
+#include "kernels/tmpl/table_tmpl.h"
+
 void kern_avx2_init(struct kernels *t)
 {
     t->isa = CPU_AVX2;
-    t->quantize = tmpl_quantize;
+    tmpl_fill(t);
     t->gemm_q = gemm_q__avx2;
     t->gemm_f = gemm_f__avx2;
-    t->rmsnorm = tmpl_rmsnorm;
-    t->swiglu = tmpl_swiglu;
-    t->geglu = tmpl_geglu;
-    t->swiglu_clamped = tmpl_swiglu_clamped;
-    t->add = tmpl_add;
-    t->rope = tmpl_rope;
-    t->kv_put = tmpl_kv_put;
-    t->attn = tmpl_attn;
-    t->sigmul = tmpl_sigmul;
-    t->l2norm = tmpl_l2norm;
-    t->conv_silu = tmpl_conv_silu;
-    t->delta_gates = tmpl_delta_gates;
-    t->delta = tmpl_delta;
 }
