@@ -1,6 +1,6 @@
 /*
- * table_tmpl.h - the slots that the templates fill, the same for every vector instruction set. Included
- * after the other *_tmpl.h files.
+ * table_tmpl.h - the slots that the templates fill, the same for every vector instruction set.
+ * Included after the other *_tmpl.h files.
  */
 
 static void tmpl_fill(struct kernels *t)
