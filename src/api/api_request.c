@@ -117,6 +117,7 @@ enum qn_status api_request_read(const struct api_dialect *d, const struct api_mo
     memset(r, 0, sizeof *r);
     r->dialect = d;
     r->created = clock_unix();
+    r->thinking_budget = -1;
     make_id(d->id_prefix, r->id);
     r->arena = arena_create(0);
     if (!r->arena)
@@ -158,9 +159,17 @@ enum qn_status api_answer_init(struct api_answer *a, int32_t n_choices)
 void api_answer_free(struct api_answer *a)
 {
     for (int32_t i = 0; i < a->n_choices; i++) {
-        buf_free(&a->choices[i].text);
-        free(a->choices[i].tokens);
-        free(a->choices[i].prompt_tokens);
+        struct api_choice *c = &a->choices[i];
+        buf_free(&c->text);
+        buf_free(&c->reasoning);
+        for (size_t k = 0; k < c->n_calls; k++) {
+            buf_free(&c->calls[k].id);
+            buf_free(&c->calls[k].name);
+            buf_free(&c->calls[k].args);
+        }
+        free(c->calls);
+        free(c->tokens);
+        free(c->prompt_tokens);
     }
     free(a->choices);
     memset(a, 0, sizeof *a);
@@ -180,19 +189,59 @@ static enum qn_status push(struct sampled **v, size_t *n, size_t *cap, const str
     return QN_OK;
 }
 
+static enum qn_status add_text(struct buf *b, struct str text)
+{
+    buf_add_str(b, text);
+    return b->failed ? QN_NO_MEMORY : QN_OK;
+}
+
+static enum qn_status add_call(struct api_choice *c, const struct api_event *ev)
+{
+    if (c->n_calls == c->cap_calls) {
+        size_t want = c->cap_calls ? c->cap_calls * 2 : 4;
+        struct api_call *p = realloc(c->calls, want * sizeof *p);
+        if (!p)
+            return QN_NO_MEMORY;
+        c->calls = p;
+        c->cap_calls = want;
+    }
+    struct api_call *k = &c->calls[c->n_calls++];
+    *k = (struct api_call){0};
+    QN_TRY(add_text(&k->id, ev->call_id));
+    return add_text(&k->name, ev->call_name);
+}
+
+/* The text of an event to where it belongs. */
+static enum qn_status add_piece(struct api_choice *c, const struct api_event *ev)
+{
+    switch (ev->kind) {
+    case API_EV_REASONING:
+        return add_text(&c->reasoning, ev->text);
+    case API_EV_CALL:
+        return add_call(c, ev);
+    case API_EV_CALL_ARGS:
+        QN_ASSERT((size_t)ev->call < c->n_calls);
+        return add_text(&c->calls[ev->call].args, ev->text);
+    default:
+        return add_text(&c->text, ev->text);
+    }
+}
+
 enum qn_status api_answer_add(struct api_answer *a, const struct api_event *ev)
 {
     struct api_choice *c = &a->choices[ev->choice];
     switch (ev->kind) {
     case API_EV_PROMPT_TOKEN:
         return push(&c->prompt_tokens, &c->n_prompt_tokens, &c->cap_prompt_tokens, ev->token);
-    case API_EV_TEXT:
     case API_EV_FINISH:
-        buf_add_str(&c->text, ev->text);
-        if (ev->kind == API_EV_FINISH)
-            c->finish = ev->finish;
-        if (c->text.failed)
-            return QN_NO_MEMORY;
+        c->finish = ev->finish;
+        c->stop = ev->stop;
+        /* fall through */
+    case API_EV_TEXT:
+    case API_EV_REASONING:
+    case API_EV_CALL:
+    case API_EV_CALL_ARGS:
+        QN_TRY(add_piece(c, ev));
         return ev->token ? push(&c->tokens, &c->n_tokens, &c->cap_tokens, ev->token) : QN_OK;
     case API_EV_END:
         a->usage = ev->usage;

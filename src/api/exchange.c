@@ -161,6 +161,8 @@ static void translate(struct exchange *x, struct slot *s, const struct gen_event
         ev->kind = API_EV_FINISH;
         ev->text = g->text;
         ev->finish = g->finish == GEN_LENGTH ? API_FINISH_LENGTH : API_FINISH_STOP;
+        if (g->finish == GEN_STOP_STRING && g->stop_index >= 0)
+            ev->stop = &x->r->stop[g->stop_index];
         break;
     case GEN_ERROR:
         fail(ev, &g->err);

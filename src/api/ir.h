@@ -22,6 +22,10 @@
 
 /* ---- what is served -------------------------------------------------------------------------- */
 
+struct out_syntax; /* outparse.h: how a model spells reasoning and tool calls */
+
+enum api_thinking { API_THINKING_UNSET, API_THINKING_OFF, API_THINKING_ON };
+
 /* The model behind the server. Everything is borrowed and immutable while requests run. */
 struct api_model {
     const char *name;
@@ -29,9 +33,12 @@ struct api_model {
     const struct tok *tok;
     const struct chat_tmpl *chat; /* NULL: the model has no chat template */
     int32_t n_ctx, n_vocab;
-    struct sample_params defaults; /* where a request says nothing */
-    int64_t created;               /* Unix seconds */
-    char fingerprint[24];          /* system_fingerprint: same weights and program, same value */
+    struct sample_params defaults;   /* where a request says nothing */
+    const struct out_syntax *syntax; /* of its answers; NULL = plain text */
+    const char *reasoning_field;     /* in OpenAI chat answers; NULL = "reasoning" */
+    enum api_thinking thinking;      /* where a request says nothing */
+    int64_t created;                 /* Unix seconds */
+    char fingerprint[24];            /* system_fingerprint: same weights and program, same value */
 };
 
 /* Fills m->fingerprint from the name, the vocabulary and the program's version. */
@@ -69,6 +76,24 @@ struct api_prompt {
     bool ids_owned;
 };
 
+enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_NONE, API_TOOLS_REQUIRED, API_TOOLS_NAMED };
+
+/* What the answer's text has to look like. json and text are borrowed from the request's body. */
+enum api_format_kind {
+    API_FORMAT_NONE,
+    API_FORMAT_JSON_OBJECT,
+    API_FORMAT_JSON_SCHEMA, /* json: the schema */
+    API_FORMAT_REGEX,       /* text */
+    API_FORMAT_CHOICE,      /* json: an array of strings */
+    API_FORMAT_GRAMMAR,     /* text */
+};
+struct api_format {
+    enum api_format_kind kind;
+    const struct json *json;
+    struct str text;
+    bool no_whitespace; /* JSON without white space between its tokens */
+};
+
 struct api_request {
     const struct api_dialect *dialect;
     struct arena *arena;
@@ -78,6 +103,19 @@ struct api_request {
     struct buf chat_prompt;
     struct api_prompt *prompts; /* [n_prompts] in the arena */
     int32_t n_prompts;
+
+    /* Tools the model sees: an array of {type, function: {name, description, parameters}}, borrowed
+     * from `chat`; NULL = none, and then nothing in the answer is read as a call. */
+    const struct json *tools;
+    enum api_tool_choice tool_choice;
+    struct str tool_name; /* API_TOOLS_NAMED */
+    bool parallel_tool_calls;
+
+    bool split_reasoning;        /* reasoning comes as API_EV_REASONING, not as text */
+    enum api_thinking thinking;  /* what the template was asked for */
+    struct str reasoning_effort; /* as given; {NULL,0} = not */
+    int32_t thinking_budget;     /* most tokens of reasoning; -1 = no limit */
+    struct api_format format;
 
     int32_t n;                   /* choices per prompt */
     int32_t max_tokens;          /* -1 = to the end of the context */
@@ -101,15 +139,20 @@ void api_request_free(struct api_request *r);
 
 struct api_usage {
     int64_t prompt_tokens, cached_tokens, completion_tokens;
+    int64_t reasoning_tokens; /* of completion_tokens */
 };
 
-enum api_finish { API_FINISH_STOP, API_FINISH_LENGTH };
+enum api_finish { API_FINISH_STOP, API_FINISH_LENGTH, API_FINISH_TOOL_CALLS };
 
 enum api_event_kind {
     API_EV_NONE = 0,     /* nothing yet */
     API_EV_PROGRESS,     /* n_done of n_total prompt tokens read */
     API_EV_PROMPT_TOKEN, /* echo with logprobs: one token of the prompt */
-    API_EV_TEXT,         /* text and/or token of a choice */
+    API_EV_TEXT,         /* content of a choice, and/or its token */
+    API_EV_REASONING,    /* text: a piece of the reasoning */
+    API_EV_CALL,         /* a tool call begins: call, call_id, call_name */
+    API_EV_CALL_ARGS,    /* text: a piece of the arguments of `call`; the pieces of a call, joined,
+                            are a JSON object unless the answer was cut */
     API_EV_FINISH,       /* a choice is over; text = what was held back */
     API_EV_END,          /* all choices are over; usage */
     API_EV_ERROR,        /* the request failed; nothing follows */
@@ -120,20 +163,30 @@ struct api_event {
     int32_t choice;
     int64_t n_done, n_total;
     struct str text;             /* lives until the next event */
-    const struct sampled *token; /* NULL unless logprobs were asked for */
+    const struct sampled *token; /* NULL unless logprobs were asked for; any kind of text has it */
+    int32_t call;                /* which call of the choice, from 0 */
+    struct str call_id, call_name;
     enum api_finish finish;
+    const struct str *stop; /* FINISH: the request's stop string that ended it, or NULL */
     struct api_usage usage;
     struct api_error err;
 };
 
+struct api_call {
+    struct buf id, name, args; /* args: JSON text */
+};
+
 /* A whole choice, for answers that are not streamed. */
 struct api_choice {
-    struct buf text;
+    struct buf text, reasoning;
+    struct api_call *calls; /* [n_calls] */
+    size_t n_calls, cap_calls;
     struct sampled *tokens; /* [n_tokens] generated, only with logprobs */
     size_t n_tokens, cap_tokens;
     struct sampled *prompt_tokens; /* echo with logprobs */
     size_t n_prompt_tokens, cap_prompt_tokens;
     enum api_finish finish;
+    const struct str *stop; /* as in the event */
 };
 
 struct api_answer {

@@ -105,11 +105,10 @@ enum qn_status native_detokenize(const struct api_model *m, struct str body, str
 static enum qn_status apply_template(const struct api_model *m, struct api_request *r,
                                      struct buf *out, struct api_error *e)
 {
-    bool use_tools;
     struct qn_err err = {0};
     QN_TRY(openai_check_messages(r->body, e));
-    QN_TRY(openai_check_tools(r->body, &use_tools, e));
-    QN_TRY(openai_chat_request(r->body, use_tools, r, e));
+    QN_TRY(openai_check_tools(r->body, r, e));
+    QN_TRY(openai_chat_request(m, r->body, r, e));
     if (!m->chat)
         return api_refuse(e, 400, "no_chat_template", "messages",
                           "this model has no chat template");

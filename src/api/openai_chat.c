@@ -2,8 +2,8 @@
  * openai_chat.c - the OpenAI Chat Completions dialect: body to request, events to chunks, answer to
  * JSON. Only translates.
  *
- * A stream: for each choice a chunk with the role, chunks with text, one chunk with finish_reason
- * and no text; then the usage chunk when asked, then [DONE].
+ * A stream: for each choice a chunk with the role, chunks with reasoning, text and pieces of calls,
+ * one chunk with finish_reason and no text; then the usage chunk when asked, then [DONE].
  */
 #include <stdlib.h>
 
@@ -50,15 +50,56 @@ static enum qn_status chat_parse(const struct api_model *m, struct api_request *
                                  struct api_error *e)
 {
     const struct json *o = r->body;
-    bool use_tools;
     QN_TRY(openai_check_messages(o, e));
-    QN_TRY(openai_check_tools(o, &use_tools, e));
+    QN_TRY(openai_check_tools(o, r, e));
     QN_TRY(refuse_unsupported(o, e));
     QN_TRY(fields_max_tokens(o, r, e));
     QN_TRY(fields_sampling(m, o, r, e));
     QN_TRY(logprobs_of(o, r, e));
     QN_TRY(fields_control(o, r, e));
-    return openai_chat_request(o, use_tools, r, e);
+    r->split_reasoning = true;
+    return openai_chat_request(m, o, r, e);
+}
+
+static const char *reasoning_field(const struct api_model *m)
+{
+    return m->reasoning_field ? m->reasoning_field : "reasoning";
+}
+
+static void call_list(struct jw *w, const struct api_choice *c)
+{
+    jw_key(w, "tool_calls");
+    jw_arr(w);
+    for (size_t i = 0; i < c->n_calls; i++) {
+        jw_obj(w);
+        jw_kstr(w, "id", buf_str(&c->calls[i].id));
+        jw_kstrz(w, "type", "function");
+        jw_key(w, "function");
+        jw_obj(w);
+        jw_kstr(w, "name", buf_str(&c->calls[i].name));
+        jw_kstr(w, "arguments", buf_str(&c->calls[i].args));
+        jw_obj_end(w);
+        jw_obj_end(w);
+    }
+    jw_arr_end(w);
+}
+
+/* content is null only where the answer is calls and nothing else. */
+static void message(struct jw *w, const struct api_model *m, const struct api_choice *c)
+{
+    jw_key(w, "message");
+    jw_obj(w);
+    jw_kstrz(w, "role", "assistant");
+    if (c->text.n == 0 && c->n_calls > 0)
+        jw_knull(w, "content");
+    else
+        jw_kstr(w, "content", buf_str(&c->text));
+    jw_knull(w, "refusal");
+    if (c->reasoning.n > 0)
+        jw_kstr(w, reasoning_field(m), buf_str(&c->reasoning));
+    if (c->n_calls > 0)
+        call_list(w, c);
+    jw_obj_end(w);
 }
 
 static void chat_answer(const struct api_model *m, const struct api_request *r,
@@ -74,12 +115,7 @@ static void chat_answer(const struct api_model *m, const struct api_request *r,
         const struct api_choice *c = &a->choices[i];
         jw_obj(&w);
         jw_ki64(&w, "index", i);
-        jw_key(&w, "message");
-        jw_obj(&w);
-        jw_kstrz(&w, "role", "assistant");
-        jw_kstr(&w, "content", buf_str(&c->text));
-        jw_knull(&w, "refusal");
-        jw_obj_end(&w);
+        message(&w, m, c);
         jw_key(&w, "logprobs");
         if (r->sample.n_top >= 0)
             openai_chat_logprobs(&w, m->tok, c->tokens, c->n_tokens);
@@ -111,7 +147,49 @@ struct api_stream {
     struct buf json; /* scratch */
 };
 
-enum part { PART_ROLE, PART_TEXT, PART_FINISH };
+enum part { PART_ROLE, PART_EVENT, PART_FINISH };
+
+/* {"index":0,"id":...,"type":"function","function":{"name":...,"arguments":""}} opens a call; later
+ * ones carry a piece of its arguments. */
+static void call_delta(struct jw *w, const struct api_event *ev)
+{
+    bool opens = ev->kind == API_EV_CALL;
+    jw_key(w, "tool_calls");
+    jw_arr(w);
+    jw_obj(w);
+    jw_ki64(w, "index", ev->call);
+    if (opens) {
+        jw_kstr(w, "id", ev->call_id);
+        jw_kstrz(w, "type", "function");
+    }
+    jw_key(w, "function");
+    jw_obj(w);
+    if (opens)
+        jw_kstr(w, "name", ev->call_name);
+    jw_kstr(w, "arguments", opens ? STR_LIT("") : ev->text);
+    jw_obj_end(w);
+    jw_obj_end(w);
+    jw_arr_end(w);
+}
+
+static void delta(struct jw *w, const struct api_model *m, enum part part,
+                  const struct api_event *ev)
+{
+    jw_key(w, "delta");
+    jw_obj(w);
+    if (part == PART_ROLE) {
+        jw_kstrz(w, "role", "assistant");
+        jw_kstrz(w, "content", "");
+    } else if (part == PART_EVENT) {
+        if (ev->kind == API_EV_CALL || ev->kind == API_EV_CALL_ARGS)
+            call_delta(w, ev);
+        else if (ev->kind == API_EV_REASONING)
+            jw_kstr(w, reasoning_field(m), ev->text);
+        else
+            jw_kstr(w, "content", ev->text);
+    }
+    jw_obj_end(w);
+}
 
 static void chunk(struct api_stream *s, int32_t choice, enum part part, const struct api_event *ev,
                   struct buf *out)
@@ -126,15 +204,9 @@ static void chunk(struct api_stream *s, int32_t choice, enum part part, const st
     jw_arr(&w);
     jw_obj(&w);
     jw_ki64(&w, "index", choice);
-    jw_key(&w, "delta");
-    jw_obj(&w);
-    if (part == PART_ROLE)
-        jw_kstrz(&w, "role", "assistant");
-    if (part != PART_FINISH)
-        jw_kstr(&w, "content", part == PART_TEXT ? ev->text : STR_LIT(""));
-    jw_obj_end(&w);
+    delta(&w, s->m, part, ev);
     jw_key(&w, "logprobs");
-    if (part == PART_TEXT && s->r->sample.n_top >= 0) {
+    if (part == PART_EVENT && s->r->sample.n_top >= 0) {
         openai_chat_logprobs(&w, s->m->tok, l->pending, l->n_pending);
         l->n_pending = 0;
     } else {
@@ -211,13 +283,17 @@ static void chat_stream_event(struct api_stream *s, const struct api_event *ev, 
 {
     switch (ev->kind) {
     case API_EV_TEXT:
+    case API_EV_REASONING:
+    case API_EV_CALL:
+    case API_EV_CALL_ARGS:
     case API_EV_FINISH: {
         struct chat_lane *l = &s->lanes[ev->choice];
         begin_choice(s, ev->choice, out);
         if (ev->token && !keep_token(l, ev->token))
             out->failed = true;
-        if (ev->text.n > 0 || (ev->kind == API_EV_FINISH && l->n_pending > 0))
-            chunk(s, ev->choice, PART_TEXT, ev, out);
+        if (ev->text.n > 0 || ev->kind == API_EV_CALL ||
+            (ev->kind == API_EV_FINISH && l->n_pending > 0))
+            chunk(s, ev->choice, PART_EVENT, ev, out);
         if (ev->kind == API_EV_FINISH)
             chunk(s, ev->choice, PART_FINISH, ev, out);
         break;

@@ -53,7 +53,8 @@ void openai_error(const struct api_error *e, struct buf *out)
 
 const char *openai_finish(enum api_finish f)
 {
-    return f == API_FINISH_LENGTH ? "length" : "stop";
+    static const char *const names[] = {"stop", "length", "tool_calls"};
+    return names[f];
 }
 
 void openai_usage(struct jw *w, const struct api_usage *u)
@@ -66,6 +67,10 @@ void openai_usage(struct jw *w, const struct api_usage *u)
     jw_key(w, "prompt_tokens_details");
     jw_obj(w);
     jw_ki64(w, "cached_tokens", u->cached_tokens);
+    jw_obj_end(w);
+    jw_key(w, "completion_tokens_details");
+    jw_obj(w);
+    jw_ki64(w, "reasoning_tokens", u->reasoning_tokens);
     jw_obj_end(w);
     jw_obj_end(w);
 }

@@ -147,13 +147,13 @@ static bool tool_named(const struct json *tools, struct str name)
     return false;
 }
 
-static enum qn_status check_choice(const struct json *body, const struct json *tools, bool *none,
-                                   struct api_error *e)
+static enum qn_status check_choice(const struct json *body, const struct json *tools,
+                                   struct api_request *r, struct api_error *e)
 {
     const struct json *c = json_get(body, "tool_choice");
     struct str s = json_str(c);
-    *none = str_eqz(s, "none");
-    if (json_type(c) == JSON_NULL || *none || str_eqz(s, "auto"))
+    r->tool_choice = str_eqz(s, "none") ? API_TOOLS_NONE : API_TOOLS_AUTO;
+    if (json_type(c) == JSON_NULL || r->tool_choice == API_TOOLS_NONE || str_eqz(s, "auto"))
         return QN_OK;
     if (json_type(c) == JSON_OBJ) {
         struct str name = json_str(json_get(json_get(c, "function"), "name"));
@@ -163,7 +163,11 @@ static enum qn_status check_choice(const struct json *body, const struct json *t
             return api_refuse(e, 400, "invalid_value", "tool_choice",
                               "tool_choice names \"%.*s\", which is not among the tools",
                               name.n > 80 ? 80 : (int)name.n, name.p);
-    } else if (!str_eqz(s, "required")) {
+        r->tool_choice = API_TOOLS_NAMED;
+        r->tool_name = name;
+    } else if (str_eqz(s, "required")) {
+        r->tool_choice = API_TOOLS_REQUIRED;
+    } else {
         return field_bad(e, "tool_choice", c, "none, auto, required or a named function");
     }
     return api_refuse(e, 400, "unsupported_value", "tool_choice",
@@ -171,18 +175,16 @@ static enum qn_status check_choice(const struct json *body, const struct json *t
                       "\"none\"");
 }
 
-enum qn_status openai_check_tools(const struct json *body, bool *use_tools, struct api_error *e)
+enum qn_status openai_check_tools(const struct json *body, struct api_request *r,
+                                  struct api_error *e)
 {
     const struct json *tools = NULL;
-    bool none = false, parallel = true;
-    *use_tools = false;
+    r->parallel_tool_calls = true;
     QN_TRY(field_arr(body, "tools", &tools, e));
     for (size_t i = 0; i < json_len(tools); i++)
         QN_TRY(check_tool(json_at(tools, i), i, e));
-    QN_TRY(check_choice(body, tools, &none, e));
-    QN_TRY(field_bool(body, "parallel_tool_calls", &parallel, e));
-    *use_tools = json_len(tools) > 0 && !none;
-    return QN_OK;
+    QN_TRY(check_choice(body, tools, r, e));
+    return field_bool(body, "parallel_tool_calls", &r->parallel_tool_calls, e);
 }
 
 /* ---- the template's request --------------------------------------------------------------------
@@ -210,16 +212,28 @@ static void add_member(struct buf *b, struct str key, const char *raw)
     buf_addz(b, raw);
 }
 
-/* chat_template_kwargs with what reasoning_effort implies; the explicit keys win. */
-static void write_kwargs(struct jw *w, const struct json *kwargs, struct str effort)
+/* Whether to think: the explicit variable, then the effort, then the server's own setting. */
+static enum api_thinking thinking_of(const struct api_model *m, const struct json *kwargs,
+                                     struct str effort)
+{
+    const struct json *v = json_get(kwargs, "enable_thinking");
+    bool on = json_type(v) == JSON_BOOL ? json_bool(v) : !str_eqz(effort, "none");
+    if (json_type(v) != JSON_BOOL && !effort.p)
+        return m->thinking;
+    return on ? API_THINKING_ON : API_THINKING_OFF;
+}
+
+/* chat_template_kwargs with what reasoning_effort and --thinking imply; the explicit keys win. */
+static void write_kwargs(struct jw *w, const struct json *kwargs, const struct api_request *r)
 {
     struct json_iter it = {0};
     struct buf b = BUF_INIT;
-    bool none = str_eqz(effort, "none");
+    struct str effort = r->reasoning_effort;
     buf_addc(&b, '{');
-    if (effort.p && !json_has(kwargs, "enable_thinking"))
-        add_member(&b, STR_LIT("enable_thinking"), none ? "false" : "true");
-    if (effort.p && !none && !json_has(kwargs, "reasoning_effort")) {
+    if (r->thinking != API_THINKING_UNSET && !json_has(kwargs, "enable_thinking"))
+        add_member(&b, STR_LIT("enable_thinking"),
+                   r->thinking == API_THINKING_ON ? "true" : "false");
+    if (effort.p && !str_eqz(effort, "none") && !json_has(kwargs, "reasoning_effort")) {
         add_member(&b, STR_LIT("reasoning_effort"), "");
         json_w_str(&b, str_eqz(effort, "minimal") ? STR_LIT("low") : effort);
     }
@@ -243,15 +257,16 @@ static bool ends_with_prefill(const struct json *body)
            json_len(json_get(last, "tool_calls")) == 0;
 }
 
-enum qn_status openai_chat_request(const struct json *body, bool use_tools, struct api_request *r,
-                                   struct api_error *e)
+enum qn_status openai_chat_request(const struct api_model *m, const struct json *body,
+                                   struct api_request *r, struct api_error *e)
 {
     const struct json *kwargs = NULL, *documents = NULL;
-    struct str effort = {NULL, 0};
     bool prefill = ends_with_prefill(body), generation = true;
     QN_TRY(field_obj(body, "chat_template_kwargs", &kwargs, e));
     QN_TRY(field_arr(body, "documents", &documents, e));
-    QN_TRY(effort_of(body, &effort, e));
+    QN_TRY(effort_of(body, &r->reasoning_effort, e));
+    QN_TRY(field_i32(body, "thinking_budget", 0, INT32_MAX, &r->thinking_budget, e));
+    r->thinking = thinking_of(m, kwargs, r->reasoning_effort);
     QN_TRY(field_bool(body, "continue_final_message", &prefill, e));
     QN_TRY(field_bool(body, "add_generation_prompt", &generation, e));
 
@@ -261,7 +276,7 @@ enum qn_status openai_chat_request(const struct json *body, bool use_tools, stru
     jw_obj(&w);
     jw_key(&w, "messages");
     jw_value(&w, json_get(body, "messages"));
-    if (use_tools) {
+    if (json_len(json_get(body, "tools")) > 0 && r->tool_choice != API_TOOLS_NONE) {
         jw_key(&w, "tools");
         jw_value(&w, json_get(body, "tools"));
     }
@@ -271,9 +286,9 @@ enum qn_status openai_chat_request(const struct json *body, bool use_tools, stru
     }
     jw_kbool(&w, "add_generation_prompt", generation && !prefill);
     jw_kbool(&w, "continue_final_message", prefill);
-    if (kwargs || effort.p) {
+    if (kwargs || r->thinking != API_THINKING_UNSET) {
         jw_key(&w, "chat_template_kwargs");
-        write_kwargs(&w, kwargs, effort);
+        write_kwargs(&w, kwargs, r);
     }
     jw_obj_end(&w);
 
@@ -282,5 +297,8 @@ enum qn_status openai_chat_request(const struct json *body, bool use_tools, stru
     if (st == QN_OK)
         st = json_parse(buf_str(&b), "messages", JSON_DEPTH_MAX + 2, &r->chat, &err);
     buf_free(&b);
-    return st == QN_OK ? QN_OK : api_refuse_err(e, &err, "messages");
+    if (st != QN_OK)
+        return api_refuse_err(e, &err, "messages");
+    r->tools = json_get(r->chat, "tools");
+    return QN_OK;
 }

@@ -9,10 +9,14 @@
 
 /* Refuses messages that no template can mean. */
 enum qn_status openai_check_messages(const struct json *body, struct api_error *e);
-/* tools and tool_choice; *use_tools = the template shall see the tools. */
-enum qn_status openai_check_tools(const struct json *body, bool *use_tools, struct api_error *e);
-/* Builds r->chat. */
-enum qn_status openai_chat_request(const struct json *body, bool use_tools, struct api_request *r,
-                                   struct api_error *e);
+/* Checks tools, tool_choice and parallel_tool_calls; fills r->tool_choice, tool_name (borrowed from
+ * the body) and parallel_tool_calls. */
+enum qn_status openai_check_tools(const struct json *body, struct api_request *r,
+                                  struct api_error *e);
+/* Builds r->chat, and r->tools inside it (NULL with tool_choice none); after openai_check_tools.
+ * Reads chat_template_kwargs, reasoning_effort and thinking_budget. A dialect of another shape
+ * makes a body of this one from its own. */
+enum qn_status openai_chat_request(const struct api_model *m, const struct json *body,
+                                   struct api_request *r, struct api_error *e);
 
 #endif

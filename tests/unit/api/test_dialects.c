@@ -145,8 +145,79 @@ static void test_chat_stream_choices_and_usage(void **state)
             U(0, "",
               "\"stop\"") "data: "
                           "{\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3,"
-                          "\"total_tokens\":8,\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n"
+                          "\"total_tokens\":8,\"prompt_tokens_details\":{\"cached_tokens\":2},"
+                          "\"completion_tokens_details\":{\"reasoning_tokens\":0}}}\n\n"
                           "data: [DONE]\n\n");
+}
+
+static void test_chat_stream_calls(void **state)
+{
+#define CALL(i, members) "\"tool_calls\":[{\"index\":" #i "," members "}]"
+    const struct api_event ev[] = {
+        {.kind = API_EV_REASONING, .text = str_of("hm")},
+        text_event(0, "ok"),
+        {.kind = API_EV_CALL, .call_id = str_of("call_1"), .call_name = str_of("f")},
+        {.kind = API_EV_CALL_ARGS, .text = str_of("{\"a\":")},
+        {.kind = API_EV_CALL_ARGS, .text = str_of("1}")},
+        {.kind = API_EV_CALL, .call = 1, .call_id = str_of("call_2"), .call_name = str_of("g")},
+        {.kind = API_EV_CALL_ARGS, .call = 1, .text = str_of("{}")},
+        finish_event(0, "", API_FINISH_TOOL_CALLS),
+        end_event,
+    };
+    check_stream(
+        &dialect_openai_chat, CHAT_BODY "}", ev, sizeof ev / sizeof *ev,
+        C(0, "\"role\":\"assistant\",\"content\":\"\"",
+          "null") C(0, "\"reasoning\":\"hm\"", "null") C(0, "\"content\":\"ok\"", "null")
+            C(0,
+              CALL(0, "\"id\":\"call_1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+                      "\"arguments\":\"\"}"),
+              "null") C(0, CALL(0, "\"function\":{\"arguments\":\"{\\\"a\\\":\"}"),
+                        "null") C(0, CALL(0, "\"function\":{\"arguments\":\"1}\"}"), "null")
+                C(0,
+                  CALL(1, "\"id\":\"call_2\",\"type\":\"function\",\"function\":{\"name\":\"g\","
+                          "\"arguments\":\"\"}"),
+                  "null") C(0, CALL(1, "\"function\":{\"arguments\":\"{}\"}"), "null")
+                    C(0, "", "\"tool_calls\"") "data: [DONE]\n\n");
+}
+
+static void test_answer_calls(void **state)
+{
+    struct api_request r;
+    struct buf out = BUF_INIT;
+    const struct api_event ev[] = {
+        {.kind = API_EV_REASONING, .text = str_of("hm")},
+        {.kind = API_EV_CALL, .call_id = str_of("call_1"), .call_name = str_of("f")},
+        {.kind = API_EV_CALL_ARGS, .text = str_of("{\"a\":")},
+        {.kind = API_EV_CALL_ARGS, .text = str_of("1}")},
+        finish_event(0, "", API_FINISH_TOOL_CALLS),
+    };
+    struct api_model m = model;
+    m.reasoning_field = "reasoning_content";
+    read_fixed(&dialect_openai_chat, CHAT_BODY "}", &r);
+    for (int with_text = 0; with_text < 2; with_text++) {
+        struct api_answer a;
+        assert_int_equal(api_answer_init(&a, 1), QN_OK);
+        for (size_t i = 0; i < sizeof ev / sizeof *ev; i++)
+            assert_int_equal(api_answer_add(&a, &ev[i]), QN_OK);
+        struct api_event text = text_event(0, "x");
+        if (with_text)
+            assert_int_equal(api_answer_add(&a, &text), QN_OK);
+        buf_clear(&out);
+        dialect_openai_chat.answer(&m, &r, &a, &out);
+        const char *content = with_text ? "\"x\"" : "null";
+        char want[512];
+        snprintf(want, sizeof want,
+                 "\"message\":{\"role\":\"assistant\",\"content\":%s,\"refusal\":null,"
+                 "\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"call_1\",\"type\":"
+                 "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]},"
+                 "\"logprobs\":null,\"finish_reason\":\"tool_calls\"",
+                 content);
+        if (str_find(buf_str(&out), str_of(want), 0) == SIZE_MAX)
+            fail_msg("got:\n%s\nexpected in it:\n%s", buf_z(&out), want);
+        api_answer_free(&a);
+    }
+    api_request_free(&r);
+    buf_free(&out);
 }
 
 static void test_stream_error(void **state)
@@ -233,7 +304,8 @@ static void test_whole_answer(void **state)
              "\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,\"bytes\":[233],\"top_logprobs\":[{"
              "\"token\":\"e\",\"logprob\":-0.25,\"bytes\":[101]}]}],\"refusal\":null},"
              "\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":3,"
-             "\"total_tokens\":8,\"prompt_tokens_details\":{\"cached_tokens\":2}}}",
+             "\"total_tokens\":8,\"prompt_tokens_details\":{\"cached_tokens\":2},"
+             "\"completion_tokens_details\":{\"reasoning_tokens\":0}}}",
              model.fingerprint);
     CHECK_STR(buf_str(&out), want);
     api_answer_free(&a);
@@ -254,10 +326,16 @@ static void test_sse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chat_stream),  cmocka_unit_test(test_chat_stream_choices_and_usage),
-        cmocka_unit_test(test_stream_error), cmocka_unit_test(test_completions_stream),
-        cmocka_unit_test(test_logprob_text), cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_whole_answer), cmocka_unit_test(test_sse),
+        cmocka_unit_test(test_chat_stream),
+        cmocka_unit_test(test_chat_stream_choices_and_usage),
+        cmocka_unit_test(test_stream_error),
+        cmocka_unit_test(test_completions_stream),
+        cmocka_unit_test(test_logprob_text),
+        cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_whole_answer),
+        cmocka_unit_test(test_sse),
+        cmocka_unit_test(test_chat_stream_calls),
+        cmocka_unit_test(test_answer_calls),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
