@@ -187,31 +187,74 @@ static enum qn_status quantized_src(struct loader *l, const char *module, struct
     return s->format == WEIGHT_NVFP4 ? global_scale(l, module, s, &t[3], err) : QN_OK;
 }
 
-static enum qn_status load_module(struct loader *l, struct weight **out,
-                                  const struct stack_shape *shape, const char *module,
-                                  struct qn_err *err)
+/* What MODULE is, checked; its tensors in t. */
+static enum qn_status module_src(struct loader *l, const struct stack_shape *shape,
+                                 const char *module, struct weight_src *s,
+                                 const struct st_tensor **t, struct qn_err *err)
 {
-    const struct st_tensor *t[4] = {take(l, module, ".weight"), take(l, module, ".scales")};
+    t[0] = take(l, module, ".weight");
+    t[1] = take(l, module, ".scales");
     if (!t[0])
         return missing(module, ".weight", err);
     struct quant_spec q;
     QN_TRY(quant_resolve(l->cfg, str_of(module), t[0], t[1], shape->k, &q, err));
-    struct weight_src s = {.name = module,
-                           .format = q.format,
-                           .n = shape->n,
-                           .k = shape->k,
-                           .bits = q.bits,
-                           .group = q.group,
-                           .n_stack = shape->n_stack,
-                           .active = shape->active,
-                           .data = t[0]->data};
+    *s = (struct weight_src){.name = module,
+                             .format = q.format,
+                             .n = shape->n,
+                             .k = shape->k,
+                             .bits = q.bits,
+                             .group = q.group,
+                             .n_stack = shape->n_stack,
+                             .active = shape->active,
+                             .data = t[0]->data};
     struct want plain = {shape->n_stack, shape->n, shape->k, t[0]->dtype};
-    if (q.bits)
-        QN_TRY(quantized_src(l, module, &s, t, err));
-    else
-        QN_TRY(check_shape(t[0], &plain, err));
+    return q.bits ? quantized_src(l, module, s, t, err) : check_shape(t[0], &plain, err);
+}
+
+static enum qn_status load_module(struct loader *l, struct weight **out,
+                                  const struct stack_shape *shape, const char *module,
+                                  struct qn_err *err)
+{
+    const struct st_tensor *t[4] = {0};
+    struct weight_src s;
+    QN_TRY(module_src(l, shape, module, &s, t, err));
     QN_TRY(weight_load(l->ex, &s, out, err));
     account(l, &s, *out, t);
+    return QN_OK;
+}
+
+/* The chosen rows of a tensor of n_module, whatever its type: a row is bytes / n_module. */
+static uint8_t *gather(const struct st_tensor *t, const struct row_choice *c, uint8_t *to)
+{
+    size_t row = t->bytes / (size_t)c->n_module;
+    for (int32_t i = 0; i < c->n; i++)
+        memcpy(to + (size_t)i * row, t->data + (size_t)c->rows[i] * row, row);
+    return to + (size_t)c->n * row;
+}
+
+static enum qn_status load_chosen(struct loader *l, struct weight **out, const struct row_choice *c,
+                                  const char *module, struct qn_err *err)
+{
+    const struct st_tensor *t[4] = {0};
+    struct weight_src s;
+    QN_TRY(module_src(l, &(struct stack_shape){.n = c->n_module, .k = c->k}, module, &s, t, err));
+    size_t bytes = t[0]->bytes + (t[1] ? t[1]->bytes : 0) + (t[2] ? t[2]->bytes : 0);
+    uint8_t *copy = malloc(bytes), *at = copy;
+    if (!copy)
+        QN_FAIL(err, QN_NO_MEMORY, "loader", "out of memory for %zu bytes of %s", bytes, module);
+    const uint8_t **parts[3] = {&s.data, &s.scales, &s.biases};
+    for (int i = 0; i < 3 && t[i]; i++) {
+        *parts[i] = at;
+        at = gather(t[i], c, at);
+    }
+    s.n = c->n;
+    enum qn_status st = weight_load(l->ex, &s, out, err);
+    exec_quiesce(l->ex); /* a late thread may still read the copy */
+    free(copy);
+    QN_TRY(st);
+    account(l, &s, *out, (const struct st_tensor *const[4]){0});
+    for (int i = 0; i < 4; i++) /* several choices make up the whole */
+        l->totals.stored_bytes += t[i] ? (int64_t)t[i]->bytes * c->n / c->n_module : 0;
     return QN_OK;
 }
 
@@ -224,6 +267,17 @@ enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int
     vsnprintf(module, sizeof module, fmt, ap);
     va_end(ap);
     return load_module(l, out, &(struct stack_shape){.n = n, .k = k}, module, err);
+}
+
+enum qn_status load_rows(struct loader *l, struct weight **out, const struct row_choice *c,
+                         struct qn_err *err, const char *fmt, ...)
+{
+    char module[NAME_MAX_];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(module, sizeof module, fmt, ap);
+    va_end(ap);
+    return load_chosen(l, out, c, module, err);
 }
 
 enum qn_status load_stack(struct loader *l, struct weight **out, const struct stack_shape *shape,

@@ -23,6 +23,14 @@ bool loader_has(const struct loader *l, const char *fmt, ...) __attribute__((for
 enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int32_t k,
                            struct qn_err *err, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
+/* The same for n rows of a matrix of n_module rows, in the order of rows[n], each below n_module. */
+struct row_choice {
+    int32_t n_module, n, k;
+    const int32_t *rows;
+};
+enum qn_status load_rows(struct loader *l, struct weight **out, const struct row_choice *c,
+                         struct qn_err *err, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 /* The same for a stack of matrices [n_stack, n, k], `active` of which are read for one row. */
 struct stack_shape {
     int32_t n_stack, active, n, k;

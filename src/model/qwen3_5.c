@@ -1,5 +1,6 @@
 /*
- * qwen3_5.c - Qwen 3.5 and its MoE form, text: the decoder of decoder.h with two kinds of layers.
+ * qwen3_5.c - Qwen 3.5, its MoE form and Qwen 3 Next, text only: the decoder of decoder.h with two
+ * kinds of layers.
  * Every full_attention_interval-th has gated attention, the others a gated delta net:
  *
  *     attention   o( attn(q, k, v) * sigmoid(gate) )      q_proj gives each head's q, then its gate
@@ -26,6 +27,8 @@ struct q35_layer {
 struct q35 {
     struct decoder dec; /* first: decoder.c sees only this */
     struct delta_shape delta;
+    bool fused;     /* qwen3_next's matrices */
+    bool norm_topk; /* what an absent norm_topk_prob means */
     struct q35_layer *layers;
     struct tensor *u, *mixed, *z, *ab, *gates, *o, *gated; /* delta net: rows of its heads */
     struct tensor *pairs, *att; /* attention: q and gate of each head, k, v; gated output */
@@ -94,16 +97,18 @@ static enum qn_status read_experts(struct q35 *s, const struct json *c, struct q
     QN_TRY(json_req_i32(c, CFG, "moe_intermediate_size", 1, WEIGHT_DIM_MAX, &e->n_ff, err));
     QN_TRY(json_req_i32(c, CFG, "shared_expert_intermediate_size", 1, WEIGHT_DIM_MAX, &s->dec.n_ff,
                         err));
-    QN_TRY(json_opt_bool(c, CFG, "norm_topk_prob", true, &norm, err));
+    QN_TRY(json_opt_bool(c, CFG, "norm_topk_prob", s->norm_topk, &norm, err));
     e->weights = norm ? ROUTE_OF_CHOSEN : ROUTE_OF_ALL;
     return QN_OK;
 }
 
+/* partial_rotary_factor beside rope_theta: in rope_parameters, in qwen3_next at the top. */
 static enum qn_status read_rope(struct q35 *s, const struct json *c, struct qn_err *err)
 {
     const struct json *r = json_has(c, "rope_parameters") ? json_get(c, "rope_parameters") : NULL;
     double part;
-    QN_TRY(json_opt_real(r, "config.json: rope_parameters", "partial_rotary_factor", 0.25, 0, 1,
+    QN_TRY(json_opt_real(c, CFG, "partial_rotary_factor", 0.25, 0, 1, &part, err));
+    QN_TRY(json_opt_real(r, "config.json: rope_parameters", "partial_rotary_factor", part, 0, 1,
                          &part, err));
     s->dec.rope[0].dims = (int32_t)((double)s->dec.d_head * part);
     if (s->dec.rope[0].dims < 2 || s->dec.rope[0].dims % 2)
@@ -119,22 +124,11 @@ static enum qn_status load_shared(struct model *m, struct loader *l, int32_t i, 
 static const struct tensor *mix(struct model *m, int32_t i);
 static void add_shared(struct model *m, int32_t i);
 
-static enum qn_status config(struct model *m, const struct json *c, struct qn_err *err)
+static enum qn_status common(struct model *m, const struct json *text, struct qn_err *err)
 {
     static const char *const silu[] = {"silu", "swish", NULL};
-    const struct decoder_defaults d = {.family = m->family->name,
-                                       .eps = 1e-6,
-                                       .theta = 1e5,
-                                       .has_head_dim = true,
-                                       .n_head = 32,
-                                       .n_kv = 8,
-                                       .n_ff = 14336,
-                                       .state_bytes = sizeof(struct q35)};
-    const struct json *text = json_has(c, "text_config") ? json_get(c, "text_config") : c;
-    bool gate;
-    QN_TRY(decoder_config(m, text, &d, err));
     struct q35 *s = m->state;
-    s->dec.prefix = "language_model.";
+    bool gate;
     QN_TRY(decoder_activation(&s->dec, text, "hidden_act", silu, err));
     QN_TRY(decoder_refuse(&s->dec, text, "attention_bias", err));
     QN_TRY(json_opt_bool(text, CFG, "attn_output_gate", true, &gate, err));
@@ -152,32 +146,144 @@ static enum qn_status config(struct model *m, const struct json *c, struct qn_er
     return read_layers(m, text, err);
 }
 
+static enum qn_status config(struct model *m, const struct json *c, struct qn_err *err)
+{
+    const struct decoder_defaults d = {.family = m->family->name,
+                                       .eps = 1e-6,
+                                       .theta = 1e5,
+                                       .has_head_dim = true,
+                                       .n_head = 32,
+                                       .n_kv = 8,
+                                       .n_ff = 14336,
+                                       .state_bytes = sizeof(struct q35)};
+    const struct json *text = json_has(c, "text_config") ? json_get(c, "text_config") : c;
+    QN_TRY(decoder_config(m, text, &d, err));
+    struct q35 *s = m->state;
+    s->dec.prefix = "language_model.";
+    s->norm_topk = true;
+    return common(m, text, err);
+}
+
+/* The same maths; names without a prefix, fused projections, and experts in every layer. */
+static enum qn_status next_config(struct model *m, const struct json *c, struct qn_err *err)
+{
+    const struct decoder_defaults d = {.family = m->family->name,
+                                       .eps = 1e-6,
+                                       .theta = 1e4,
+                                       .has_head_dim = true,
+                                       .state_bytes = sizeof(struct q35)};
+    int32_t every;
+    QN_TRY(decoder_config(m, c, &d, err));
+    struct q35 *s = m->state;
+    s->fused = true;
+    QN_TRY(common(m, c, err));
+    QN_TRY(json_opt_i32(c, CFG, "decoder_sparse_step", 1, 1, 1024, &every, err));
+    size_t dense = json_has(c, "mlp_only_layers") ? json_len(json_get(c, "mlp_only_layers")) : 0;
+    if (s->dec.experts.n && (every != 1 || dense))
+        QN_FAIL(err, QN_UNSUPPORTED, s->dec.name,
+                "config.json: decoder_sparse_step %d and %zu mlp_only_layers: some layers without "
+                "experts; this family is supported with experts in every layer or in none",
+                every, dense);
+    return QN_OK;
+}
+
 /* ---- weights ---------------------------------------------------------------------------- */
 
-#define LAYER "language_model.model.layers.%d."
+#define LAYER "%smodel.layers.%d."
+
+/* qwen3_next keeps one matrix for all of a key head's parts, one key head behind the other: q, k, and
+ * v and z of its r value heads; another for b and a. Output i of ours is row rows[i] of theirs. */
+static int32_t put_rows(int32_t *rows, int32_t from, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        rows[i] = from + i;
+    return n;
+}
+
+static void order_of_qkvz(const struct delta_shape *d, int32_t *qkv, int32_t *z)
+{
+    int32_t r = d->n_v / d->n_k, head = 2 * d->dk + 2 * r * d->dv;
+    for (int32_t part = 0; part < 2; part++)
+        for (int32_t h = 0; h < d->n_k; h++)
+            qkv += put_rows(qkv, h * head + part * d->dk, d->dk);
+    for (int32_t h = 0; h < d->n_k; h++) {
+        int32_t v = h * head + 2 * d->dk;
+        qkv += put_rows(qkv, v, r * d->dv);
+        z += put_rows(z, v + r * d->dv, r * d->dv);
+    }
+}
+
+static void order_of_ba(const struct delta_shape *d, int32_t *b, int32_t *a)
+{
+    int32_t r = d->n_v / d->n_k;
+    for (int32_t h = 0; h < d->n_k; h++) {
+        b += put_rows(b, 2 * h * r, r);
+        a += put_rows(a, (2 * h + 1) * r, r);
+    }
+}
+
+static enum qn_status load_fused(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    struct q35_layer *w = &s->layers[i];
+    const struct delta_shape *d = &s->delta;
+    const char *p = s->dec.prefix;
+    int32_t h = m->n_embd, c = delta_channels(d), v = d->n_v * d->dv;
+    int32_t *rows = calloc((size_t)c + (size_t)v + 2 * (size_t)d->n_v, sizeof *rows);
+    if (!rows)
+        QN_FAIL(err, QN_NO_MEMORY, s->dec.name, "out of memory for the order of %d rows", c + v);
+    int32_t *z = rows + c, *b = z + v, *a = b + d->n_v;
+    order_of_qkvz(d, rows, z);
+    order_of_ba(d, b, a);
+    const struct {
+        struct weight **w;
+        const char *name;
+        struct row_choice rows;
+    } parts[] = {{&w->qkv, "in_proj_qkvz", {c + v, c, h, rows}},
+                 {&w->z, "in_proj_qkvz", {c + v, v, h, z}},
+                 {&w->b, "in_proj_ba", {2 * d->n_v, d->n_v, h, b}},
+                 {&w->a, "in_proj_ba", {2 * d->n_v, d->n_v, h, a}}};
+    enum qn_status st = QN_OK;
+    for (size_t j = 0; j < sizeof parts / sizeof parts[0] && st == QN_OK; j++)
+        st = load_rows(l, parts[j].w, &parts[j].rows, err, LAYER "linear_attn.%s", p, i,
+                       parts[j].name);
+    free(rows);
+    return st;
+}
+
+static enum qn_status load_split(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    struct q35_layer *w = &s->layers[i];
+    const struct delta_shape *d = &s->delta;
+    const struct {
+        struct weight **w;
+        const char *name;
+        int32_t n;
+    } parts[] = {{&w->qkv, "in_proj_qkv", delta_channels(d)},
+                 {&w->z, "in_proj_z", d->n_v * d->dv},
+                 {&w->a, "in_proj_a", d->n_v},
+                 {&w->b, "in_proj_b", d->n_v}};
+    for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++)
+        QN_TRY(load_matrix(l, parts[j].w, parts[j].n, m->n_embd, err, LAYER "linear_attn.%s",
+                           s->dec.prefix, i, parts[j].name));
+    return QN_OK;
+}
 
 static enum qn_status load_delta(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
 {
     struct q35 *s = m->state;
     struct q35_layer *w = &s->layers[i];
     const struct delta_shape *d = &s->delta;
-    int32_t h = m->n_embd, c = delta_channels(d), v = d->n_v * d->dv;
-    const struct {
-        struct weight **w;
-        const char *name;
-        int32_t n, k;
-    } v4[] = {{&w->qkv, "in_proj_qkv", c, h},
-              {&w->z, "in_proj_z", v, h},
-              {&w->a, "in_proj_a", d->n_v, h},
-              {&w->b, "in_proj_b", d->n_v, h},
-              {&s->dec.layers[i].o, "out_proj", h, v}};
-    for (size_t j = 0; j < sizeof v4 / sizeof v4[0]; j++)
-        QN_TRY(
-            load_matrix(l, v4[j].w, v4[j].n, v4[j].k, err, LAYER "linear_attn.%s", i, v4[j].name));
-    QN_TRY(load_taps(l, &w->conv, c, d->taps, err, LAYER "linear_attn.conv1d.weight", i));
-    QN_TRY(load_vec(l, &w->dt_bias, d->n_v, err, LAYER "linear_attn.dt_bias", i));
-    QN_TRY(load_vec(l, &w->a_log, d->n_v, err, LAYER "linear_attn.A_log", i));
-    return load_vec(l, &w->norm, d->dv, err, LAYER "linear_attn.norm.weight", i);
+    const char *p = s->dec.prefix;
+    QN_TRY((s->fused ? load_fused : load_split)(m, l, i, err));
+    QN_TRY(load_matrix(l, &s->dec.layers[i].o, m->n_embd, d->n_v * d->dv, err,
+                       LAYER "linear_attn.out_proj", p, i));
+    QN_TRY(load_taps(l, &w->conv, delta_channels(d), d->taps, err,
+                     LAYER "linear_attn.conv1d.weight", p, i));
+    QN_TRY(load_vec(l, &w->dt_bias, d->n_v, err, LAYER "linear_attn.dt_bias", p, i));
+    QN_TRY(load_vec(l, &w->a_log, d->n_v, err, LAYER "linear_attn.A_log", p, i));
+    return load_vec(l, &w->norm, d->dv, err, LAYER "linear_attn.norm.weight", p, i);
 }
 
 static enum qn_status load_gated_attn(struct model *m, struct loader *l, int32_t i,
@@ -185,13 +291,14 @@ static enum qn_status load_gated_attn(struct model *m, struct loader *l, int32_t
 {
     struct q35 *s = m->state;
     struct decoder_layer *w = &s->dec.layers[i];
+    const char *p = s->dec.prefix;
     int32_t h = m->n_embd, q = s->dec.n_head * s->dec.d_head, kv = s->dec.n_kv * s->dec.d_head;
-    QN_TRY(load_matrix(l, &w->q, 2 * q, h, err, LAYER "self_attn.q_proj", i));
-    QN_TRY(load_matrix(l, &w->k, kv, h, err, LAYER "self_attn.k_proj", i));
-    QN_TRY(load_matrix(l, &w->v, kv, h, err, LAYER "self_attn.v_proj", i));
-    QN_TRY(load_vec(l, &w->q_norm, s->dec.d_head, err, LAYER "self_attn.q_norm.weight", i));
-    QN_TRY(load_vec(l, &w->k_norm, s->dec.d_head, err, LAYER "self_attn.k_norm.weight", i));
-    return load_matrix(l, &w->o, h, q, err, LAYER "self_attn.o_proj", i);
+    QN_TRY(load_matrix(l, &w->q, 2 * q, h, err, LAYER "self_attn.q_proj", p, i));
+    QN_TRY(load_matrix(l, &w->k, kv, h, err, LAYER "self_attn.k_proj", p, i));
+    QN_TRY(load_matrix(l, &w->v, kv, h, err, LAYER "self_attn.v_proj", p, i));
+    QN_TRY(load_vec(l, &w->q_norm, s->dec.d_head, err, LAYER "self_attn.q_norm.weight", p, i));
+    QN_TRY(load_vec(l, &w->k_norm, s->dec.d_head, err, LAYER "self_attn.k_norm.weight", p, i));
+    return load_matrix(l, &w->o, h, q, err, LAYER "self_attn.o_proj", p, i);
 }
 
 static enum qn_status load_mix(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
@@ -204,11 +311,12 @@ static enum qn_status load_shared(struct model *m, struct loader *l, int32_t i, 
 {
     struct q35 *s = m->state;
     struct q35_layer *w = &s->layers[i];
+    const char *p = s->dec.prefix;
     int32_t h = m->n_embd, f = s->dec.n_ff;
-    QN_TRY(load_matrix(l, &w->shared_in, f, h, err, LAYER "mlp.shared_expert.gate_proj", i));
-    QN_TRY(load_matrix(l, &w->shared_up, f, h, err, LAYER "mlp.shared_expert.up_proj", i));
-    QN_TRY(load_matrix(l, &w->shared_down, h, f, err, LAYER "mlp.shared_expert.down_proj", i));
-    return load_matrix(l, &w->shared_gate, 1, h, err, LAYER "mlp.shared_expert_gate", i);
+    QN_TRY(load_matrix(l, &w->shared_in, f, h, err, LAYER "mlp.shared_expert.gate_proj", p, i));
+    QN_TRY(load_matrix(l, &w->shared_up, f, h, err, LAYER "mlp.shared_expert.up_proj", p, i));
+    QN_TRY(load_matrix(l, &w->shared_down, h, f, err, LAYER "mlp.shared_expert.down_proj", p, i));
+    return load_matrix(l, &w->shared_gate, 1, h, err, LAYER "mlp.shared_expert_gate", p, i);
 }
 
 static enum qn_status create_tensors(struct model *m, struct qn_err *err)
@@ -347,6 +455,15 @@ const struct family family_qwen3_5_moe = {
     .name = "qwen3_5_moe",
     .model_types = (const char *const[]){"qwen3_5_moe", NULL},
     .config = config,
+    .load = load,
+    .forward = decoder_forward,
+    .free = free_state,
+};
+
+const struct family family_qwen3_next = {
+    .name = "qwen3_next",
+    .model_types = (const char *const[]){"qwen3_next", NULL},
+    .config = next_config,
     .load = load,
     .forward = decoder_forward,
     .free = free_state,
