@@ -23,7 +23,7 @@ bool loader_has(const struct loader *l, const char *fmt, ...) __attribute__((for
 enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int32_t k,
                            struct qn_err *err, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
-/* The same for n rows of a matrix of n_module rows, in the order of rows[n], each below n_module. */
+/* The same for n rows of a matrix of n_module rows, in the order of rows[n], all < n_module. */
 struct row_choice {
     int32_t n_module, n, k;
     const int32_t *rows;

@@ -191,8 +191,9 @@ static enum qn_status next_config(struct model *m, const struct json *c, struct 
 
 #define LAYER "%smodel.layers.%d."
 
-/* qwen3_next keeps one matrix for all of a key head's parts, one key head behind the other: q, k, and
- * v and z of its r value heads; another for b and a. Output i of ours is row rows[i] of theirs. */
+/* qwen3_next keeps one matrix for all of a key head's parts, one key head behind the other: q, k,
+ * and v and z of its r value heads; another for b and a. Output i of ours is row rows[i] of theirs.
+ */
 static int32_t put_rows(int32_t *rows, int32_t from, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
