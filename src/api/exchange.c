@@ -17,6 +17,7 @@
 struct slot {
     struct gen *gen; /* NULL = free */
     int32_t choice;
+    int64_t mark; /* the watcher's */
 };
 
 struct exchange {
@@ -30,6 +31,8 @@ struct exchange {
     int64_t retry_us, stuck_us;              /* monotonic; 0 = not waiting */
     struct sampled token;                    /* what ev->token points at */
     struct api_usage usage;
+    exchange_watch_fn *watch;
+    void *watch_arg;
 };
 
 /* Choice 0 draws with the request's own seed, so that n > 1 keeps the answer of n = 1. */
@@ -60,6 +63,7 @@ static enum qn_status submit(struct exchange *x, struct qn_err *err)
     QN_ASSERT(i < WINDOW);
     QN_TRY(sched_submit(x->sched, &p, &x->slots[i].gen, err));
     x->slots[i].choice = x->next++;
+    x->slots[i].mark = 0;
     x->n_live++;
     return QN_OK;
 }
@@ -109,6 +113,12 @@ enum qn_status exchange_start(struct sched *s, const struct api_model *m,
     }
     *out = x;
     return QN_OK;
+}
+
+void exchange_watch(struct exchange *x, exchange_watch_fn *fn, void *arg)
+{
+    x->watch = fn;
+    x->watch_arg = arg;
 }
 
 static void end_choice(struct exchange *x, struct slot *s, const struct gen_event *g)
@@ -195,6 +205,8 @@ static bool take(struct exchange *x, int wait_ms, struct api_event *ev)
         gen_wait(s->gen, wait_ms, &g);
         if (g.kind == GEN_NONE)
             continue;
+        if (x->watch)
+            x->watch(x->watch_arg, &g, &s->mark);
         translate(x, s, &g, ev);
         if (g.kind == GEN_DONE || g.kind == GEN_ERROR)
             s->choice = -1;

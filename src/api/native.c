@@ -9,6 +9,7 @@
 #include "api/api_fields.h"
 #include "api/openai_messages.h"
 #include "base/clock.h"
+#include "base/utf8.h"
 
 static enum qn_status read_object(struct str body, struct json **out, struct api_error *e)
 {
@@ -22,11 +23,54 @@ static enum qn_status read_object(struct str body, struct json **out, struct api
     return QN_OK;
 }
 
+/* The piece as text, or as its bytes where they are not valid UTF-8 on their own. */
+static void write_piece(const struct api_model *m, int32_t id, struct jw *w)
+{
+    struct buf raw = BUF_INIT;
+    if (tok_is_special(m->tok, id))
+        buf_add_str(&raw, tok_piece(m->tok, id));
+    else
+        tok_bytes(m->tok, id, &raw);
+    if (utf8_valid(buf_str(&raw))) {
+        jw_kstr(w, "piece", buf_str(&raw));
+    } else {
+        jw_key(w, "piece");
+        jw_arr(w);
+        for (size_t i = 0; i < raw.n; i++)
+            jw_i64(w, (unsigned char)raw.p[i]);
+        jw_arr_end(w);
+    }
+    w->out->failed |= raw.failed;
+    buf_free(&raw);
+}
+
+static void write_tokens(const struct api_model *m, const struct ids *ids, bool pieces,
+                         struct buf *out)
+{
+    struct jw w;
+    jw_init(&w, out);
+    jw_obj(&w);
+    jw_key(&w, "tokens");
+    jw_arr(&w);
+    for (size_t i = 0; i < ids->n; i++) {
+        if (!pieces) {
+            jw_i64(&w, ids->v[i]);
+            continue;
+        }
+        jw_obj(&w);
+        jw_ki64(&w, "id", ids->v[i]);
+        write_piece(m, ids->v[i], &w);
+        jw_obj_end(&w);
+    }
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+}
+
 static enum qn_status tokenize(const struct api_model *m, const struct json *o, struct buf *out,
                                struct api_error *e)
 {
     struct str text = {NULL, 0};
-    bool special = false, parse = true;
+    bool special = false, parse = true, pieces = false;
     struct ids ids = {0};
     struct qn_err err = {0};
     QN_TRY(field_str(o, "content", &text, e));
@@ -34,18 +78,13 @@ static enum qn_status tokenize(const struct api_model *m, const struct json *o, 
         return field_bad(e, "content", json_get(o, "content"), "a string");
     QN_TRY(field_bool(o, "add_special", &special, e));
     QN_TRY(field_bool(o, "parse_special", &parse, e));
+    QN_TRY(field_bool(o, "with_pieces", &pieces, e));
     unsigned flags = (special ? TOK_ADD_SPECIAL : 0) | (parse ? TOK_PARSE_SPECIAL : 0);
     if (tok_encode(m->tok, text, flags, &ids, &err) != QN_OK) {
         ids_free(&ids);
         return api_refuse_err(e, &err, NULL);
     }
-    buf_addz(out, "{\"tokens\":[");
-    for (size_t i = 0; i < ids.n; i++) {
-        if (i)
-            buf_addc(out, ',');
-        json_w_i64(out, ids.v[i]);
-    }
-    buf_addz(out, "]}");
+    write_tokens(m, &ids, pieces, out);
     ids_free(&ids);
     return QN_OK;
 }

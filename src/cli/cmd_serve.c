@@ -348,7 +348,6 @@ static void catch_signals(void)
     sem_init(&signalled, 0, 0);
     sigaction(SIGINT, &sa, NULL);
     sigaction(SIGTERM, &sa, NULL);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 /* True when a signal came within that time; -1 = waits for one. */
@@ -394,19 +393,16 @@ static void serve_until_signal(struct server *srv, int64_t drain_s)
     }
 }
 
-static enum qn_status serve(const struct cli *c, const struct serve_opts *o, struct served *s,
-                            const struct keys *k, struct qn_err *err)
+/* HTTP answers from here on, while the model loads. cors: room for the list, as long-lived as the
+ * server. */
+static enum qn_status start_server(const struct serve_opts *o, const struct keys *k,
+                                   const char **cors, struct server **out, struct qn_err *err)
 {
-    const char *cors[CLI_LIST_MAX + 1] = {NULL};
-    struct server *srv = NULL;
-    struct buf text = BUF_INIT;
     for (int i = 0; i < o->cors.n; i++)
         cors[i] = o->cors.v[i];
     struct server_params p = {
         .host = o->host,
         .port = (int)o->port,
-        .model = &s->model,
-        .sched = s->sched,
         .api_keys = k->v,
         .cors = o->cors.n ? cors : NULL,
         .insecure = o->insecure,
@@ -415,15 +411,22 @@ static enum qn_status serve(const struct cli *c, const struct serve_opts *o, str
         .max_body = (size_t)o->max_body,
         .idle_timeout_s = (int)o->idle,
     };
-    catch_signals();
+    signal(SIGPIPE, SIG_IGN);
     raise_fd_limit();
-    QN_TRY(server_start(&p, &srv, err));
-    welcome(s, server_url(srv), k->n > 0, &text);
+    return server_start(&p, out, err);
+}
+
+/* A signal while the model loads ends the program at once, afterwards it drains. */
+static void serve(const struct cli *c, const struct serve_opts *o, struct served *s,
+                  struct server *srv, bool keyed)
+{
+    struct buf text = BUF_INIT;
+    catch_signals();
+    server_ready(srv, &s->model, s->sched);
+    welcome(s, server_url(srv), keyed, &text);
     cli_write(c, buf_str(&text)); /* a closed standard output does not stop a server */
     buf_free(&text);
     serve_until_signal(srv, o->drain);
-    server_free(srv);
-    return QN_OK;
 }
 
 /* The refusals that need no model come before it is loaded: a port in use, a missing key. */
@@ -431,13 +434,20 @@ static enum qn_status run(const struct cli *c, const struct serve_opts *o, struc
                           struct keys *k, struct qn_err *err)
 {
     struct buf dir = BUF_INIT;
+    struct server *srv = NULL;
+    const char *cors[CLI_LIST_MAX + 1] = {NULL};
     QN_TRY(read_keys(o, k, err));
     QN_TRY(server_may_listen(o->host, (int)o->port, k->n > 0 || o->insecure, err));
     enum qn_status st = model_arg_find(c->n_pos ? c->pos[0] : o->model, &dir, err);
     if (st == QN_OK)
+        st = start_server(o, k, cors, &srv, err);
+    if (st == QN_OK)
         st = open_model(c, o, buf_z(&dir), s, err);
+    if (st == QN_OK)
+        serve(c, o, s, srv, k->n > 0);
+    server_free(srv);
     buf_free(&dir);
-    return st == QN_OK ? serve(c, o, s, k, err) : st;
+    return st;
 }
 
 static int run_serve(const struct cli *c, void *opts)
@@ -461,7 +471,8 @@ const struct cli_verb verb_serve = {
     .usage = "[options] [MODEL]",
     .about =
         "Routes: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health, GET "
-        "/stats, POST /tokenize, POST /detokenize, POST /apply-template. Any OpenAI client works "
+        "/stats, GET /metrics, POST /tokenize, POST /detokenize, POST /apply-template. Any OpenAI "
+        "client works "
         "with base_url set to the printed address followed by /v1.\n\nWhere a request names no "
         "sampling, the flags below decide, then the model's generation_config.json, then "
         "temperature 0.7.",

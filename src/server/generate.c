@@ -220,7 +220,7 @@ static enum MHD_Result whole(struct http_req *rq)
     api_answer_free(&a);
     job_free(rq);
     if (done)
-        return reply_json(rq, 200, &body);
+        return reply_whole(rq, 200, NULL, &body);
     if (e.status != 0)
         return reply_error(rq, &e);
     rq->status = 499; /* for the log: the client left */
@@ -229,6 +229,12 @@ static enum MHD_Result whole(struct http_req *rq)
 
 /* ---- begin
  * ------------------------------------------------------------------------------------------- */
+
+static void watch(void *arg, const struct gen_event *ev, int64_t *mark)
+{
+    struct http_req *rq = arg;
+    metrics_generation(&rq->srv->metrics, ev, rq->t0_us, mark);
+}
 
 static enum qn_status begin(struct http_req *rq, struct job *j, struct api_error *e)
 {
@@ -240,7 +246,9 @@ static enum qn_status begin(struct http_req *rq, struct job *j, struct api_error
     if (atomic_load(&s->draining))
         return api_refuse(e, 503, "draining", NULL, "the server is shutting down");
     uint64_t client = hash64(j->req.user.p, j->req.user.n, rq->client);
-    return exchange_start(s->p.sched, s->p.model, &j->req, client, &j->x, e);
+    QN_TRY(exchange_start(s->p.sched, s->p.model, &j->req, client, &j->x, e));
+    exchange_watch(j->x, watch, rq);
+    return QN_OK;
 }
 
 enum MHD_Result generate(struct http_req *rq)

@@ -281,6 +281,8 @@ static enum MHD_Result finish(struct http_req *rq)
     conns_state(&rq->srv->conns, rq->conn, CONN_BUSY);
     if (strcmp(rq->method, "OPTIONS") == 0 && rq->refusal.status != 403)
         return reply_preflight(rq);
+    if (rq->refusal.status == 0 && !rq->route->early && !atomic_load(&rq->srv->ready))
+        api_refuse(&rq->refusal, 503, "loading", NULL, "the model is still being loaded");
     if (rq->refusal.status != 0 || !may_parse(rq))
         return reply_error(rq, &rq->refusal);
     if (rq->route->dialect)
@@ -289,7 +291,7 @@ static enum MHD_Result finish(struct http_req *rq)
         buf_free(&out);
         return reply_error(rq, &e);
     }
-    return reply_json(rq, 200, &out);
+    return reply_whole(rq, rq->plain_status ? rq->plain_status : 200, rq->route->type, &out);
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *mc, const char *url,
@@ -334,6 +336,7 @@ static void on_completed(void *cls, struct MHD_Connection *mc, void **ctx,
     *ctx = NULL;
     job_free(rq);
     unstore(rq);
+    metrics_request(&rq->srv->metrics, route_index(rq->route), rq->status);
     access_line(rq);
     conns_state(&rq->srv->conns, rq->conn, CONN_IDLE);
     free(rq);
@@ -449,6 +452,7 @@ enum qn_status server_start(const struct server_params *p, struct server **out, 
         QN_FAIL(err, QN_NO_MEMORY, "server", "not enough memory to start");
     s->p = *p;
     s->started_us = clock_us();
+    atomic_store(&s->ready, p->model != NULL);
     defaults(&s->p);
     enum qn_status st = open_and_start(s, err);
     if (st != QN_OK) {
@@ -457,6 +461,13 @@ enum qn_status server_start(const struct server_params *p, struct server **out, 
     }
     *out = s;
     return QN_OK;
+}
+
+void server_ready(struct server *s, const struct api_model *model, struct sched *sched)
+{
+    s->p.model = model;
+    s->p.sched = sched;
+    atomic_store(&s->ready, true);
 }
 
 int server_port(const struct server *s)

@@ -41,7 +41,7 @@ static enum MHD_Result queue(struct http_req *rq, int status, struct MHD_Respons
     return ok;
 }
 
-static struct MHD_Response *json_response(struct buf *body)
+static struct MHD_Response *response_of(struct buf *body, const char *type)
 {
     size_t n;
     bool failed = body->failed;
@@ -52,13 +52,13 @@ static struct MHD_Response *json_response(struct buf *body)
         free(p);
     buf_free(body);
     if (resp)
-        MHD_add_response_header(resp, "Content-Type", "application/json");
+        MHD_add_response_header(resp, "Content-Type", type ? type : "application/json");
     return resp;
 }
 
-enum MHD_Result reply_json(struct http_req *rq, int status, struct buf *body)
+enum MHD_Result reply_whole(struct http_req *rq, int status, const char *type, struct buf *body)
 {
-    struct MHD_Response *resp = json_response(body);
+    struct MHD_Response *resp = response_of(body, type);
     if (!resp)
         return MHD_NO;
     reply_common_headers(rq, resp);
@@ -77,7 +77,7 @@ enum MHD_Result reply_error(struct http_req *rq, const struct api_error *e)
 {
     struct buf body = BUF_INIT;
     error_body(rq, e, &body);
-    struct MHD_Response *resp = json_response(&body);
+    struct MHD_Response *resp = response_of(&body, NULL);
     if (!resp)
         return MHD_NO;
     reply_common_headers(rq, resp);

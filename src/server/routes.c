@@ -14,7 +14,27 @@ static enum qn_status get_health(struct http_req *rq, struct buf *out, struct ap
 {
     if (atomic_load(&rq->srv->draining))
         return api_refuse(e, 503, "draining", NULL, "the server is shutting down");
-    buf_addz(out, "{\"status\": \"ok\"}");
+    bool ready = atomic_load(&rq->srv->ready);
+    rq->plain_status = ready ? 200 : 503;
+    buf_addz(out, ready ? "{\"status\": \"ok\"}" : "{\"status\": \"loading model\"}");
+    return QN_OK;
+}
+
+static bool route_name(int i, const char **method, const char **path);
+
+static enum qn_status get_metrics(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    struct server *s = rq->srv;
+    struct sched_stats st;
+    struct metrics_view v = {.connections = conns_count(&s->conns),
+                             .in_flight = atomic_load(&s->in_flight),
+                             .route = route_name};
+    if (atomic_load(&s->ready)) {
+        sched_stats(s->p.sched, &st);
+        v.st = &st;
+        v.model = s->p.model->name;
+    }
+    metrics_write(&s->metrics, &v, out);
     return QN_OK;
 }
 
@@ -62,7 +82,12 @@ static enum qn_status post_apply_template(struct http_req *rq, struct buf *out, 
 }
 
 static const struct route routes[] = {
-    {.method = "GET", .path = "/health", .open = true, .plain = get_health},
+    {.method = "GET", .path = "/health", .open = true, .early = true, .plain = get_health},
+    {.method = "GET",
+     .path = "/metrics",
+     .early = true,
+     .type = "text/plain; version=0.0.4; charset=utf-8",
+     .plain = get_metrics},
     {.method = "GET", .path = "/v1/models", .plain = get_models},
     {.method = "GET", .path = "/v1/models/", .plain = get_model},
     {.method = "GET", .path = "/stats", .plain = get_stats},
@@ -78,6 +103,22 @@ static const struct route routes[] = {
     {.method = "POST", .path = "/detokenize", .body = true, .plain = post_detokenize},
     {.method = "POST", .path = "/apply-template", .body = true, .plain = post_apply_template},
 };
+
+_Static_assert(sizeof routes / sizeof *routes < METRIC_ROUTES, "metrics.h counts every route");
+
+static bool route_name(int i, const char **method, const char **path)
+{
+    if (i < 0 || (size_t)i >= sizeof routes / sizeof *routes)
+        return false;
+    *method = routes[i].method;
+    *path = routes[i].path;
+    return true;
+}
+
+int route_index(const struct route *r)
+{
+    return r ? (int)(r - routes) : -1;
+}
 
 static bool matches(const struct route *r, const char *path, struct str *rest)
 {

@@ -12,9 +12,9 @@ struct server;
 
 /* Everything is borrowed for the server's life. Zero means the default in brackets. */
 struct server_params {
-    const char *host; /* [127.0.0.1] name or address */
-    int port;         /* as it is; 0 = any free one (server_port tells) */
-    const struct api_model *model;
+    const char *host;              /* [127.0.0.1] name or address */
+    int port;                      /* as it is; 0 = any free one (server_port tells) */
+    const struct api_model *model; /* NULL: still loading, server_ready gives it */
     struct sched *sched;
     const char *const *api_keys; /* NULL-terminated; NULL or empty = no key is asked for */
     const char *const *cors;     /* allowed origins, "*" = any; NULL = pages on this machine, or
@@ -34,6 +34,9 @@ enum qn_status server_start(const struct server_params *p, struct server **out, 
 /* The checks of server_start that need no model, to be made before one is loaded: whether the
  * address may be listened on (allowed: a key is set, or `insecure`) and the port is free now. */
 enum qn_status server_may_listen(const char *host, int port, bool allowed, struct qn_err *err);
+/* The model is there: until then every route but /health and /metrics answers 503 "loading". Once,
+ * from any thread; both are borrowed for the server's life. */
+void server_ready(struct server *s, const struct api_model *model, struct sched *sched);
 int server_port(const struct server *s);
 /* "http://127.0.0.1:8080": how a client on this machine reaches it. */
 const char *server_url(const struct server *s);

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "server/metrics.h"
 #include "server/server.h"
 
 /* ---- connections (conns.c) --------------------------------------------------------------------
@@ -88,7 +89,8 @@ struct http_req {
     uint64_t client;  /* fairness key */
     char id[32];
     int64_t t0_us;
-    int status; /* answered with; 0 = not yet */
+    int status;       /* answered with; 0 = not yet */
+    int plain_status; /* of a plain route's body; 0 = 200 */
     struct api_usage usage;
     bool generated;
     struct job *job;
@@ -102,6 +104,8 @@ struct server {
     char url[128];
     int64_t started_us;
     struct conns conns;
+    struct metrics metrics;
+    atomic_bool ready; /* p.model and p.sched are set and final */
     atomic_bool draining, hurry;
     atomic_int in_flight;
     atomic_llong n_requests;
@@ -128,7 +132,8 @@ void cors_headers(const struct http_req *rq, struct MHD_Response *resp);
 void cors_preflight_headers(const struct http_req *rq, struct MHD_Response *resp);
 
 /* reply.c */
-enum MHD_Result reply_json(struct http_req *rq, int status, struct buf *body); /* takes *body */
+/* Takes *body. type: its Content-Type; NULL = JSON. */
+enum MHD_Result reply_whole(struct http_req *rq, int status, const char *type, struct buf *body);
 enum MHD_Result reply_error(struct http_req *rq, const struct api_error *e);
 enum MHD_Result reply_preflight(struct http_req *rq);
 /* Writes a refusal to the socket at once, past libmicrohttpd, and ends the sending side. */
@@ -139,12 +144,15 @@ void reply_common_headers(const struct http_req *rq, struct MHD_Response *resp);
 struct route {
     const char *method, *path; /* a path that ends in / takes a rest */
     bool open;                 /* no key needed */
+    bool early;                /* answers while the model loads */
     bool body;
+    const char *type;                  /* Content-Type of a plain route; NULL = JSON */
     const struct api_dialect *dialect; /* generates when not NULL */
     enum qn_status (*plain)(struct http_req *rq, struct buf *out, struct api_error *e);
 };
 /* Finds the route. False, with rq->refusal filled, for 404 and 405. */
 bool route_find(struct http_req *rq);
+int route_index(const struct route *r); /* -1 for NULL */
 
 /* generate.c */
 enum MHD_Result generate(struct http_req *rq);

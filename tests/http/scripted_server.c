@@ -15,7 +15,7 @@
 
 struct args {
     const char *tokenizer;
-    int n_ctx, lanes, queue, drain_ms, keepalive_ms, max_connections, idle_s, read_s;
+    int n_ctx, lanes, queue, drain_ms, keepalive_ms, max_connections, idle_s, read_s, load_ms;
     int64_t max_body;
     const char *keys[8], *cors[8];
     int n_keys, n_cors;
@@ -50,6 +50,8 @@ static bool read_args(int argc, char **argv, struct args *a)
             a->idle_s = atoi(v);
         else if (!strcmp(k, "--read"))
             a->read_s = atoi(v);
+        else if (!strcmp(k, "--load")) /* HTTP is up that long before the model is */
+            a->load_ms = atoi(v);
         else if (!strcmp(k, "--max-body"))
             a->max_body = atoll(v);
         else if (!strcmp(k, "--key") && a->n_keys < 7)
@@ -99,8 +101,8 @@ static int run(const struct args *a, const sigset_t *set)
                           .defaults = sample_params_default(),
                           .created = clock_unix()};
     api_model_fingerprint(&m);
-    struct server_params p = {.model = &m,
-                              .sched = sched,
+    struct server_params p = {.model = a->load_ms ? NULL : &m,
+                              .sched = a->load_ms ? NULL : sched,
                               .api_keys = a->n_keys ? a->keys : NULL,
                               .cors = a->n_cors ? a->cors : NULL,
                               .access_log = true,
@@ -113,6 +115,10 @@ static int run(const struct args *a, const sigset_t *set)
         return usage(err.msg);
     printf("%s\n", server_url(srv));
     fflush(stdout);
+    if (a->load_ms) {
+        usleep((useconds_t)a->load_ms * 1000);
+        server_ready(srv, &m, sched);
+    }
     serve_until_signal(srv, set, a->drain_ms);
     server_free(srv);
     sched_free(sched);
