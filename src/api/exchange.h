@@ -17,8 +17,8 @@ struct exchange;
 enum qn_status exchange_start(struct sched *s, const struct api_model *m,
                               const struct api_request *r, uint64_t client, struct exchange **out,
                               struct api_error *e);
-/* Shows every event of the scheduler to fn before it is translated, for statistics. *mark belongs to
- * the event's choice: 0 at its first event, kept between them. */
+/* Shows every event of the scheduler to fn before it is translated, for statistics. *mark belongs
+ * to the event's choice: 0 at its first event, kept between them. */
 typedef void exchange_watch_fn(void *arg, const struct gen_event *ev, int64_t *mark);
 void exchange_watch(struct exchange *x, exchange_watch_fn *fn, void *arg);
 /* The next event, waiting up to timeout_ms; API_EV_NONE when there was none. After END or ERROR

@@ -33,12 +33,13 @@ struct api_model {
     const struct tok *tok;
     const struct chat_tmpl *chat; /* NULL: the model has no chat template */
     int32_t n_ctx, n_vocab;
-    struct sample_params defaults;   /* where a request says nothing */
-    const struct out_syntax *syntax; /* of its answers; NULL = plain text */
-    const char *reasoning_field;     /* in OpenAI chat answers; NULL = "reasoning" */
-    enum api_thinking thinking;      /* where a request says nothing */
-    int64_t created;                 /* Unix seconds */
-    char fingerprint[24];            /* system_fingerprint: same weights and program, same value */
+    struct sample_params defaults;    /* where a request says nothing */
+    const struct out_syntax *syntax;  /* of its answers; NULL = plain text */
+    const char *reasoning_field;      /* in OpenAI chat answers; NULL = "reasoning" */
+    enum api_thinking thinking;       /* where a request says nothing */
+    const struct qn_model_info *info; /* sizes, for /stats; NULL = not known */
+    int64_t created;                  /* Unix seconds */
+    char fingerprint[24];             /* system_fingerprint: same weights and program, same value */
 };
 
 /* Fills m->fingerprint from the name, the vocabulary and the program's version. */

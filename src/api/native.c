@@ -170,33 +170,62 @@ enum qn_status native_apply_template(const struct api_model *m, struct str body,
     return st;
 }
 
-void native_stats(const struct api_model *m, const struct sched_stats *s, int64_t uptime_s,
-                  struct buf *out)
+static void stats_server(struct jw *w, const struct api_model *m, const struct native_server *srv)
+{
+    jw_key(w, "server");
+    jw_obj(w);
+    jw_kstrz(w, "owner", "quern");
+    jw_kstrz(w, "model", m->name);
+    jw_kstrz(w, "version", QUERN_VERSION);
+    jw_ki64(w, "started_at", srv->started_at);
+    jw_ki64(w, "uptime_s", srv->uptime_s);
+    jw_ki64(w, "context_window", m->n_ctx);
+    jw_ki64(w, "connections", srv->connections);
+    jw_ki64(w, "in_flight", srv->in_flight);
+    jw_ki64(w, "http_requests", srv->requests);
+    jw_obj_end(w);
+}
+
+static void stats_requests(struct jw *w, const struct sched_stats *s)
+{
+    jw_key(w, "requests");
+    jw_obj(w);
+    jw_ki64(w, "running", s->running);
+    jw_ki64(w, "waiting", s->waiting);
+    jw_ki64(w, "submitted", s->submitted);
+    jw_ki64(w, "finished", s->finished);
+    jw_ki64(w, "failed", s->failed);
+    jw_ki64(w, "cancelled", s->cancelled);
+    jw_ki64(w, "rejected", s->rejected);
+    jw_obj_end(w);
+    jw_key(w, "tokens");
+    jw_obj(w);
+    jw_ki64(w, "prompt", s->prompt_tokens);
+    jw_ki64(w, "completion", s->completion_tokens);
+    jw_obj_end(w);
+}
+
+static void stats_memory(struct jw *w, const struct api_model *m, const struct native_server *srv)
+{
+    jw_key(w, "memory");
+    jw_obj(w);
+    jw_ki64(w, "resident_bytes", srv->resident_bytes);
+    if (m->info) {
+        jw_ki64(w, "weights_bytes", m->info->weight_bytes);
+        jw_ki64(w, "kv_token_bytes", m->info->kv_token_bytes);
+        jw_ki64(w, "sequence_state_bytes", m->info->seq_state_bytes);
+    }
+    jw_obj_end(w);
+}
+
+void native_stats(const struct api_model *m, const struct sched_stats *s,
+                  const struct native_server *srv, struct buf *out)
 {
     struct jw w;
     jw_init(&w, out);
     jw_obj(&w);
-    jw_key(&w, "server");
-    jw_obj(&w);
-    jw_kstrz(&w, "model", m->name);
-    jw_kstrz(&w, "version", QUERN_VERSION);
-    jw_ki64(&w, "uptime_s", uptime_s);
-    jw_ki64(&w, "context_window", m->n_ctx);
-    jw_obj_end(&w);
-    jw_key(&w, "requests");
-    jw_obj(&w);
-    jw_ki64(&w, "running", s->running);
-    jw_ki64(&w, "waiting", s->waiting);
-    jw_ki64(&w, "submitted", s->submitted);
-    jw_ki64(&w, "finished", s->finished);
-    jw_ki64(&w, "failed", s->failed);
-    jw_ki64(&w, "cancelled", s->cancelled);
-    jw_ki64(&w, "rejected", s->rejected);
-    jw_obj_end(&w);
-    jw_key(&w, "tokens");
-    jw_obj(&w);
-    jw_ki64(&w, "prompt", s->prompt_tokens);
-    jw_ki64(&w, "completion", s->completion_tokens);
-    jw_obj_end(&w);
+    stats_server(&w, m, srv);
+    stats_requests(&w, s);
+    stats_memory(&w, m, srv);
     jw_obj_end(&w);
 }

@@ -13,7 +13,14 @@ enum qn_status native_detokenize(const struct api_model *m, struct str body, str
                                  struct api_error *e);
 enum qn_status native_apply_template(const struct api_model *m, struct str body, struct buf *out,
                                      struct api_error *e);
-void native_stats(const struct api_model *m, const struct sched_stats *s, int64_t uptime_s,
-                  struct buf *out);
+/* What /stats tells beside the model and the scheduler. */
+struct native_server {
+    int64_t started_at; /* Unix seconds */
+    int64_t uptime_s, resident_bytes;
+    int connections, in_flight;
+    int64_t requests;
+};
+void native_stats(const struct api_model *m, const struct sched_stats *s,
+                  const struct native_server *srv, struct buf *out);
 
 #endif

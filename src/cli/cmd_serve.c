@@ -293,6 +293,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
     m->chat = engine_chat(s->engine);
     m->n_ctx = info->n_ctx;
     m->n_vocab = info->n_vocab;
+    m->info = info;
     m->created = clock_unix();
     api_model_fingerprint(m);
     return sched_create(&lm, m->tok, &sp, &s->sched, err);

@@ -238,21 +238,26 @@ static void write_sched(struct text *t, const struct sched_stats *s)
            (double)s->completion_tokens);
 }
 
-static void write_process(struct text *t)
+int64_t metrics_resident_bytes(void)
 {
     long pages = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
+    FILE *f = fopen("/proc/self/statm", "re");
     if (!f)
-        return;
+        return 0;
     int got = fscanf(f, "%ld %ld", &pages, &resident);
     fclose(f);
-    if (got != 2)
-        return;
-    buf_addf(t->out,
-             "# HELP process_resident_memory_bytes Resident memory size in bytes.\n"
-             "# TYPE process_resident_memory_bytes gauge\n"
-             "process_resident_memory_bytes %.15g\n",
-             (double)resident * (double)sysconf(_SC_PAGESIZE));
+    return got == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* The name and meaning that every Prometheus client library uses. */
+static void write_process(struct text *t, int64_t resident)
+{
+    if (resident > 0)
+        buf_addf(t->out,
+                 "# HELP process_resident_memory_bytes Resident memory size in bytes.\n"
+                 "# TYPE process_resident_memory_bytes gauge\n"
+                 "process_resident_memory_bytes %lld\n",
+                 (long long)resident);
 }
 
 void metrics_write(const struct metrics *m, const struct metrics_view *v, struct buf *out)
@@ -267,7 +272,7 @@ void metrics_write(const struct metrics *m, const struct metrics_view *v, struct
     single(&t, "http_generations_in_flight", "gauge", "Requests that generate, queued ones too.",
            v->in_flight);
     write_requests(&t, m, v);
-    write_process(&t);
+    write_process(&t, v->resident_bytes);
     if (!v->st)
         return;
     write_sched(&t, v->st);

@@ -58,9 +58,12 @@ struct metrics_view {
     const char *model;            /* NULL while it loads */
     const struct sched_stats *st; /* NULL while it loads */
     int connections, in_flight;
+    int64_t resident_bytes; /* 0 = not known */
     /* Method and path of route i; false beyond the last one. */
     bool (*route)(int i, const char **method, const char **path);
 };
+/* The process's resident memory; 0 when the system does not tell. */
+int64_t metrics_resident_bytes(void);
 /* Appends the exposition format 0.0.4. */
 void metrics_write(const struct metrics *m, const struct metrics_view *v, struct buf *out);
 

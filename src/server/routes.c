@@ -28,6 +28,7 @@ static enum qn_status get_metrics(struct http_req *rq, struct buf *out, struct a
     struct sched_stats st;
     struct metrics_view v = {.connections = conns_count(&s->conns),
                              .in_flight = atomic_load(&s->in_flight),
+                             .resident_bytes = metrics_resident_bytes(),
                              .route = route_name};
     if (atomic_load(&s->ready)) {
         sched_stats(s->p.sched, &st);
@@ -60,9 +61,17 @@ static enum qn_status get_model(struct http_req *rq, struct buf *out, struct api
 
 static enum qn_status get_stats(struct http_req *rq, struct buf *out, struct api_error *e)
 {
-    struct sched_stats s;
-    sched_stats(rq->srv->p.sched, &s);
-    native_stats(rq->srv->p.model, &s, (clock_us() - rq->srv->started_us) / 1000000, out);
+    struct server *s = rq->srv;
+    struct sched_stats st;
+    int64_t up = (clock_us() - s->started_us) / 1000000;
+    struct native_server n = {.started_at = clock_unix() - up,
+                              .uptime_s = up,
+                              .resident_bytes = metrics_resident_bytes(),
+                              .connections = conns_count(&s->conns),
+                              .in_flight = atomic_load(&s->in_flight),
+                              .requests = atomic_load(&s->n_requests)};
+    sched_stats(s->p.sched, &st);
+    native_stats(s->p.model, &st, &n, out);
     return QN_OK;
 }
 

@@ -181,3 +181,17 @@ def test_apply_template_then_completion_is_the_chat(server):
         ids = post(server, "/tokenize", {"content": prompt}).json()["tokens"]
         assert len(ids) == chat["usage"]["prompt_tokens"]
         assert post(server, "/detokenize", {"tokens": ids}).json()["content"] == prompt
+
+
+# ---- stats ------------------------------------------------------------------------------------
+
+
+def test_stats(start):
+    srv = start()
+    assert post(srv, "/v1/chat/completions", chat_body(say("abc"))).status == 200
+    s = srv.stats()
+    assert s["server"]["owner"] == "quern" and s["server"]["model"] == "scripted"
+    assert abs(s["server"]["started_at"] - time.time()) < 100
+    assert s["server"]["context_window"] == 2048 and s["server"]["http_requests"] == 2
+    assert s["requests"]["finished"] == 1 and s["tokens"]["completion"] == 4
+    assert s["memory"]["resident_bytes"] > 1e6
