@@ -13,6 +13,7 @@ extern const struct cli_verb verb_generate;
 extern const struct cli_verb verb_get;
 extern const struct cli_verb verb_inspect;
 extern const struct cli_verb verb_help;
+extern const struct cli_verb verb_parity;
 extern const struct cli_verb verb_serve;
 extern const struct cli_verb verb_tokenize;
 extern const struct cli_verb verb_version;

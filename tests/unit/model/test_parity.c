@@ -18,7 +18,7 @@
 
 #include "base/cpu.h"
 #include "base/file.h"
-#include "golden.h"
+#include "model/golden.h"
 #include "model/model.h"
 
 struct place {
@@ -41,6 +41,13 @@ static struct qn_engine *open_engine(const struct place *p, enum qn_arith arith,
     if (qn_engine_open(&params, &e, &err) != QN_OK)
         fail_msg("%s: %s", p->name, err.msg);
     return e;
+}
+
+static enum qn_status open_golden(const struct place *p, struct golden *g, struct qn_err *err)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s.json", p->float32, p->name);
+    return golden_open(path, 0, g, err);
 }
 
 /* Feeds ids in chunks; logits of every token into out[n, vocab]. */
@@ -116,7 +123,7 @@ static void test_truth(void **state)
     const struct place *pl = *state;
     struct golden g;
     struct qn_err err;
-    if (golden_open(pl->float32, pl->name, &g, &err) != QN_OK)
+    if (open_golden(pl, &g, &err) != QN_OK)
         fail_msg("%s", err.msg);
     struct qn_engine *e = open_engine(pl, QN_ARITH_REFERENCE, 1, NULL);
     for (int32_t i = 0; i < g.n; i++) {
@@ -315,7 +322,7 @@ static void test_canonical(void **state)
     const struct place *pl = *state;
     struct golden g;
     struct qn_err err;
-    if (golden_open(pl->float32, pl->name, &g, &err) != QN_OK)
+    if (open_golden(pl, &g, &err) != QN_OK)
         fail_msg("%s", err.msg);
     struct qn_engine *e = open_engine(pl, QN_ARITH_CANONICAL, 1, NULL);
     float *want[GOLDEN_PROMPTS_MAX];
