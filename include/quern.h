@@ -65,6 +65,9 @@ struct qn_engine_params {
     enum qn_arith arith;
     const char *isa;   /* NULL = best; "ref", "avx2", ... caps */
     bool weights_only; /* no tokenizer or template is loaded */
+    /* Most bytes that sequences and checkpoints of this engine may hold together; a step that
+     * would need more fails and changes nothing. 0 = no limit. */
+    int64_t kv_budget_bytes;
     void (*progress)(void *arg, const char *what, double done); /* done in [0,1]; may be NULL */
     void *progress_arg;
 };
@@ -94,15 +97,54 @@ QN_API enum qn_status qn_engine_open(const struct qn_engine_params *params, stru
 QN_API void qn_engine_free(struct qn_engine *e); /* NULL is fine; free its sequences first */
 QN_API const struct qn_model_info *qn_engine_info(const struct qn_engine *e);
 
-/* ---- sequences and steps ------------------------------------------------------------------ */
+/* ---- sequences ---------------------------------------------------------------------------- */
 
 /* A fresh, empty timeline. Memory grows with use up to info.n_ctx tokens. Free with qn_seq_free. */
 QN_API enum qn_status qn_seq_create(struct qn_engine *e, struct qn_seq **out, struct qn_err *err);
 QN_API void qn_seq_free(struct qn_seq *s);         /* NULL is fine */
 QN_API int32_t qn_seq_len(const struct qn_seq *s); /* tokens held */
-/* Forgets all but the first n tokens (0 <= n <= len). QN_UNSUPPORTED where the family cannot: with
- * a recurrent state only n = 0 and n = len. */
+
+/* Layers that see a window of W tokens forget what no later token can see, except that the last
+ * QN_ROLLBACK tokens can always be taken back. */
+enum { QN_ROLLBACK = 16 };
+/* Whether a sequence can be cut to, or forked at, its first n tokens: 0 and len always. With a
+ * recurrent state nothing between; with windows, only where nothing that token n sees is
+ * forgotten, which n >= len - QN_ROLLBACK never is. */
+QN_API bool qn_seq_can_truncate(const struct qn_seq *s, int32_t n);
+/* Forgets all but the first n tokens (0 <= n <= len). QN_UNSUPPORTED where it cannot. */
 QN_API enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err);
+/* A new sequence that holds the first n tokens of src and shares their memory; both go on
+ * independently. QN_UNSUPPORTED where qn_seq_can_truncate says no. Free with qn_seq_free. */
+QN_API enum qn_status qn_seq_fork(struct qn_seq *src, int32_t n, struct qn_seq **out,
+                                  struct qn_err *err);
+
+/* A sequence's memory at one length, kept without copying anything: pages are shared, and a
+ * recurrent state is handed over instead of overwritten. It outlives the sequence. */
+struct qn_checkpoint;
+QN_API enum qn_status qn_checkpoint_create(struct qn_seq *s, struct qn_checkpoint **out,
+                                           struct qn_err *err);
+QN_API void qn_checkpoint_free(struct qn_checkpoint *c); /* NULL is fine; before the engine */
+QN_API int32_t qn_checkpoint_len(const struct qn_checkpoint *c);
+/* A new sequence that goes on from a checkpoint. */
+QN_API enum qn_status qn_seq_from(struct qn_checkpoint *c, struct qn_seq **out, struct qn_err *err);
+/* s becomes what the checkpoint holds (of the same engine), whatever it held; cannot fail. */
+QN_API void qn_seq_rewind(struct qn_seq *s, const struct qn_checkpoint *c);
+
+/* ---- memory: what to plan with -------------------------------------------------------------- */
+
+/* The most bytes a sequence of n_tokens can hold at any moment of its life, windows and both copies
+ * of a recurrent state counted, nothing shared. Any thread. */
+QN_API int64_t qn_seq_bytes(const struct qn_engine *e, int32_t n_tokens);
+/* Bytes a sequence holds now; what it shares counts in full. */
+QN_API int64_t qn_seq_bytes_held(const struct qn_seq *s);
+/* Bytes that all sequences and checkpoints hold now, what is shared counted once. Any thread. */
+QN_API int64_t qn_kv_bytes_used(const struct qn_engine *e);
+/* Bytes kept for reuse beside those. Any thread. */
+QN_API int64_t qn_kv_bytes_free(const struct qn_engine *e);
+/* The most bytes of activations and work memory that a step touches. Any thread. */
+QN_API int64_t qn_transient_bytes(const struct qn_engine *e);
+
+/* ---- steps ---------------------------------------------------------------------------------- */
 
 /* One sequence's rows in a step. */
 struct qn_step_item {
@@ -114,7 +156,9 @@ struct qn_step_item {
 };
 
 /* Appends every item's tokens to its sequence and computes the wanted logits. On failure no
- * sequence has changed. Long items should be cut by the caller (info: qn_step_max_rows). */
+ * sequence has changed. Long items should be cut by the caller (info: qn_step_max_rows). Beyond the
+ * engine's kv_budget_bytes: QN_NO_MEMORY when a sequence is too large for it alone, QN_BUSY when it
+ * would fit without the others. */
 QN_API enum qn_status qn_engine_step(struct qn_engine *e, struct qn_step_item *items,
                                      int32_t n_items, struct qn_err *err);
 /* The most rows (tokens over all items) one step accepts. */

@@ -27,15 +27,15 @@ enum qn_status exec_create(const struct exec_params *p, struct exec **out, struc
     ex->reference = p->reference;
     ex->max_rows = p->max_rows;
     ex->n_ctx = p->n_ctx;
+    ex->kv.budget_bytes = p->kv_budget_bytes;
     size_t rows = (size_t)p->max_rows;
     struct step *s = &ex->step;
     s->ids = calloc(rows, sizeof *s->ids);
     s->pos = calloc(rows, sizeof *s->pos);
     s->wanted = calloc(rows, sizeof *s->wanted);
     s->spans = calloc(rows, sizeof *s->spans);
-    s->tiles = calloc(rows, sizeof *s->tiles);
     enum qn_status st = QN_OK;
-    if (!s->ids || !s->pos || !s->wanted || !s->spans || !s->tiles)
+    if (!s->ids || !s->pos || !s->wanted || !s->spans)
         st = err_set(err, QN_NO_MEMORY, "exec", "out of memory for steps of %d rows", p->max_rows);
     if (st == QN_OK)
         st = pool_create(p->n_thread, POOL_OUT, POOL_WORK, &ex->pool, err);
@@ -54,6 +54,21 @@ static void qact_free(struct exec *ex)
         free(ex->qact[i].scale);
         free(ex->qact[i].sum);
     }
+}
+
+int64_t exec_transient_bytes(const struct exec *ex)
+{
+    int64_t n = (int64_t)pool_n_thread(ex->pool) * (POOL_OUT + POOL_WORK);
+    for (int32_t i = 0; i < ex->n_tensor; i++)
+        n += (int64_t)ex->tensors[i]->cap * ex->tensors[i]->cols * 4;
+    for (int32_t i = 0; i < ex->n_rope; i++)
+        n += (int64_t)ex->max_rows * ex->ropes[i]->dims * 4;
+    for (int i = 0; i < QACT_GROUPS; i++) /* values of 2 bytes; a scale and a sum for each group */
+        n += (int64_t)ex->qact_values[i] * 2 + (int64_t)(ex->qact_values[i] >> (i + 4)) * 8;
+    if (ex->index)
+        n += ((int64_t)ex->max_rows + ATTN_Q_MAX) * ex->index->row_words * 8 +
+             (int64_t)INDEX_SCORE_ROWS * ex->index->n_slot * 4;
+    return n;
 }
 
 void exec_quiesce(struct exec *ex)
@@ -86,14 +101,15 @@ void exec_free(struct exec *ex)
     free(ex->weights);
     free(ex->ropes);
     qact_free(ex);
-    kv_store_free(&ex->kv);
+    kv_store_free(ex);
     if (ex->region)
         mem_free(ex->region, ex->region_bytes);
     free(ex->step.ids);
     free(ex->step.pos);
     free(ex->step.wanted);
     free(ex->step.spans);
-    free(ex->step.tiles);
+    for (int32_t g = 0; g < KV_GROUP_MAX; g++)
+        free(ex->step.tiles[g]);
     free(ex);
 }
 

@@ -27,12 +27,15 @@ struct moe;    /* choices of routed experts and their activations */
 struct exec_params {
     int32_t n_thread;
     enum cpu_isa isa;
-    bool reference;   /* double sums, float32 KV: the truth, slowly */
-    int32_t max_rows; /* rows of one step */
-    int32_t n_ctx;    /* tokens of one sequence */
+    bool reference;          /* double sums, float32 KV: the truth, slowly */
+    int32_t max_rows;        /* rows of one step */
+    int32_t n_ctx;           /* tokens of one sequence */
+    int64_t kv_budget_bytes; /* most bytes of KV memory in use; 0 = no limit */
 };
 enum qn_status exec_create(const struct exec_params *p, struct exec **out, struct qn_err *err);
 void exec_free(struct exec *ex); /* frees tensors, weights, ropes too; sequences before */
+/* Bytes of activations and work memory that the largest step touches. Constant once loaded. */
+int64_t exec_transient_bytes(const struct exec *ex);
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
@@ -109,7 +112,7 @@ static inline int32_t delta_channels(const struct delta_shape *d)
 
 struct kv_layer {
     int32_t n_head, dk, dv;   /* n_head 0: no keys and values; dv 0: keys only */
-    int32_t window;           /* tokens a row sees, itself included: older ones may go. 0 = all */
+    int32_t window;           /* tokens a row sees, itself included; older ones go. 0 = all */
     struct delta_shape delta; /* n_v 0: no recurrent state */
 };
 /* States the model's layers, once, before the first sequence. */
@@ -121,7 +124,10 @@ size_t kv_state_bytes(const struct exec *ex);
 enum qn_status kv_seq_create(struct exec *ex, struct kv_seq **out, struct qn_err *err);
 void kv_seq_free(struct exec *ex, struct kv_seq *s); /* NULL is fine */
 int32_t kv_seq_len(const struct kv_seq *s);
-/* Recurrent state cannot go back: with it only n = 0 (a fresh start) and n = len are possible. */
+/* So many of a sequence's last tokens can always be taken back from layers with a window. */
+enum { KV_ROLLBACK = 16 };
+/* n = 0 (a fresh start) and n = len are always possible. Otherwise recurrent state cannot go back,
+ * and a window must still hold what token n sees of it. */
 bool kv_seq_can_truncate(const struct exec *ex, const struct kv_seq *s, int32_t n);
 void kv_seq_truncate(struct exec *ex, struct kv_seq *s, int32_t n);
 

@@ -10,6 +10,7 @@
 
 #include "base/pool.h"
 #include "exec/exec.h"
+#include "exec/kv.h"
 
 struct tensor {
     float *p; /* [cap, cols], 64-byte aligned, row stride = cols */
@@ -34,23 +35,65 @@ struct rope {
     float *cs;        /* [max_rows][dims]: cos then sin of the step's rows */
 };
 
+/* ---- KV memory: kv.c, kv_seq.c, kv_prefix.c ---- */
+
+enum { KV_GROUP_MAX = 4 };
+
+/* KV_PAGE tokens of a group's layers. */
+struct kv_page {
+    uint8_t *data;
+    int32_t refs;
+    int32_t claimed;             /* slots that others than the writer rely on */
+    const struct kv_seq *writer; /* who may append behind them; NULL = nobody */
+};
+
+/* Layers that forget alike. */
+struct kv_group {
+    int32_t window; /* 0 = nothing is forgotten */
+    size_t token_bytes, page_bytes;
+    uint8_t *zero_page;
+    struct kv_page **free; /* stack: pages kept for reuse */
+    int32_t n_free, cap_free;
+};
+
+/* A sequence's pages of one group: [first, n) are held. */
+struct kv_table {
+    uint8_t **pages;       /* [n_page_slots]; entries that are not held point at the zero page */
+    struct kv_page **held; /* [n_page_max] */
+    int32_t first, n;
+};
+
+/* A recurrent state of all layers. */
+struct kv_state {
+    float *data;
+    int32_t refs;
+};
+
 struct kv_seq {
-    uint8_t **pages; /* [n_page_max]; unused entries point at the zero page */
-    int32_t n_page, len;
-    int32_t pending; /* tokens of the step in flight */
-    float *state[2]; /* recurrent state: a step reads [now] and writes the other; or NULL */
+    struct kv_table tables[KV_GROUP_MAX];
+    int32_t len;
+    int32_t pending;         /* tokens of the step in flight */
+    float *state[2];         /* recurrent state: a step reads [now] and writes the other; or NULL */
+    struct kv_state *own[2]; /* where they lie */
     int32_t now;
 };
 
 struct kv_store {
-    int32_t n_layer, n_page_max, n_page_slots; /* pages of a full sequence; table entries */
+    int32_t n_layer, n_group;
+    int32_t n_page_max, n_page_slots; /* pages of a full sequence; table entries */
     struct kv_layer *layers;
-    size_t *layer_off; /* [n_layer] byte offset in a page; of a recurrent layer in the state */
-    size_t page_bytes, token_bytes, state_bytes;
+    size_t *layer_off;   /* [n_layer] byte offset in a page; of a recurrent layer in the state */
+    int8_t *layer_group; /* [n_layer] */
+    struct kv_group groups[KV_GROUP_MAX];
+    size_t token_bytes, state_bytes;
     enum kv_type type;
-    uint8_t *zero_page;
-    uint8_t **free_pages; /* stack */
-    size_t n_free, cap_free;
+    struct kv_state *zero_state; /* what an empty sequence has; never written */
+    struct kv_state **spare;     /* stack: states kept for reuse */
+    int32_t n_spare, cap_spare;
+    int64_t budget_bytes;   /* 0 = none */
+    int64_t free_max_bytes; /* more than this goes back to the system */
+    /* One thread writes, any may read. */
+    _Atomic int64_t used_bytes, free_bytes;
 };
 
 /* Routed experts. A place is a (row, slot) pair in the order of experts. */
@@ -87,11 +130,13 @@ struct attn_rows { /* consecutive rows of one sequence that share a tile */
     int32_t row0, n, pos;
 };
 struct step {
-    int32_t n_row, n_span, n_wanted, n_tile;
+    int32_t n_row, n_span, n_wanted;
     int32_t *ids, *pos, *wanted; /* [max_rows] */
     struct span *spans;          /* [max_rows] */
-    struct attn_rows *tiles; /* [max_rows], rebuilt when a layer's group size asks for another */
-    int32_t tile_rows;
+    /* [max_rows] of each group of KV memory (a late worker pairs one group's offsets with its own
+     * pages only), rebuilt when a layer's number of heads asks for another size. */
+    struct attn_rows *tiles[KV_GROUP_MAX];
+    int32_t tile_rows[KV_GROUP_MAX], n_tile[KV_GROUP_MAX];
 };
 
 enum { QACT_GROUPS = 4 }; /* 16, 32, 64, 128 */
@@ -172,13 +217,47 @@ void moe_free(struct moe *m);
 /* index.c */
 void index_free(struct index *ix);
 
-/* step.c */
-void step_tiles(struct exec *ex, int32_t rows_max);
+/* step.c: the step's tiles of at most rows_max rows, with the pages of a layer's group. */
+const struct attn_rows *step_tiles(struct exec *ex, int32_t layer, int32_t rows_max, int32_t *n);
 void rope_fill(struct exec *ex);
 
-/* kv.c */
+/* kv.c: pages and states */
+void kv_store_free(struct exec *ex);
+/* NULL = out of memory. The page is zeroed and has one reference. */
+struct kv_page *kv_page_take(struct exec *ex, int32_t group);
+void kv_page_give(struct exec *ex, int32_t group, struct kv_page *p); /* drops a reference */
+struct kv_state *kv_state_take(struct exec *ex); /* NULL = out of memory; zeroed when new */
+void kv_state_give(struct exec *ex, struct kv_state *st); /* NULL is fine */
+/* The first page that the tokens from n on, and KV_ROLLBACK before them, may see. */
+int32_t kv_first_page(const struct kv_group *g, int32_t n);
+
+/* kv_seq.c */
+/* Room for n more tokens; on failure nothing has changed. */
 enum qn_status kv_seq_grow(struct exec *ex, struct kv_seq *s, int32_t n, struct qn_err *err);
-void kv_store_free(struct kv_store *kv);
+/* The grown tokens count, or do not. */
+void kv_seq_commit(struct exec *ex, struct kv_seq *s);
+void kv_seq_cancel(struct exec *ex, struct kv_seq *s);
+/* What s holds goes back; it is as after creation. Not behind a quiesce of its own. */
+void kv_seq_clear(struct exec *ex, struct kv_seq *s);
+/* Puts page i of a group into an empty place of the table, taking over a reference. */
+void kv_table_put(struct kv_table *t, int32_t i, struct kv_page *p);
+/* Others will rely on the page's first `slots` tokens. */
+void kv_page_share(struct kv_page *p, int32_t slots);
+void kv_seq_set_state(struct exec *ex, struct kv_seq *s,
+                      struct kv_state *st); /* a reference more */
+
+static inline int32_t kv_pages(int32_t n_tok)
+{
+    return (n_tok + KV_PAGE - 1) / KV_PAGE;
+}
+
+/* Where a layer's part of the page of token pos begins. */
+static inline uint8_t *kv_at_token(const struct exec *ex, const struct kv_seq *s, int32_t layer,
+                                   int32_t pos)
+{
+    const struct kv_table *t = &s->tables[ex->kv.layer_group[layer]];
+    return t->pages[pos / KV_PAGE] + ex->kv.layer_off[layer];
+}
 
 /* weight.c */
 void weight_free(struct weight *w);

@@ -1,18 +1,21 @@
 /*
- * kv.c - KV memory: pages of KV_PAGE tokens over all layers, and the page table of a sequence.
+ * kv.c - the store of KV memory: groups of layers that forget alike, their pages, recurrent states,
+ * and the accounts.
  *
- * A page of a model is, per layer: K of each head, then V of each head (layouts: kernels.h). Pages
- * are handed out zeroed, because attention multiplies lanes behind the last token by zero and a
- * stale NaN would survive that. Freed pages go to a stack and are reused.
+ * A page of a group is, per layer of it: K of each head, then V of each head (layouts: kernels.h).
+ * Pages are handed out zeroed, because attention multiplies lanes behind the last token by zero and
+ * a stale NaN would survive that. A page nobody holds goes to its group's stack for reuse; past a
+ * bound it goes back to the system, behind a quiesce, because a late worker may still read it.
  *
- * Layers of a gated delta net have no part in pages: their recurrent state lies beside them, twice,
- * because a step may not change what it reads. Per layer: [taps-1][channels] inputs of the
- * convolution, oldest first, then S of each value head (kernels.h).
+ * Layers of a gated delta net have no part in pages: their recurrent state lies apart. Per layer:
+ * [taps-1][channels] inputs of the convolution, oldest first, then S of each value head.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "exec/exec_int.h"
+
+enum { FREE_MAX_BYTES = 64 << 20 };
 
 /* Floats of a layer's recurrent state. */
 static size_t state_floats(const struct delta_shape *d)
@@ -51,6 +54,67 @@ static enum qn_status check_layer(const struct kv_layer *l, int32_t i, struct qn
     return QN_OK;
 }
 
+/* ---- groups -----------------------------------------------------------------------------------
+ */
+
+/* The group of a window. Past KV_GROUP_MAX different ones the rest goes where everything is kept:
+ * keeping more than a window is always right. */
+static int32_t group_of(struct kv_store *kv, int32_t window)
+{
+    for (int32_t g = 0; g < kv->n_group; g++)
+        if (kv->groups[g].window == window)
+            return g;
+    if (kv->n_group == KV_GROUP_MAX) {
+        if (window)
+            return group_of(kv, 0);
+        kv->groups[0].window = 0;
+        return 0;
+    }
+    kv->groups[kv->n_group].window = window;
+    return kv->n_group++;
+}
+
+static enum qn_status place_layer(struct kv_store *kv, const struct kv_layer *l, int32_t i,
+                                  struct qn_err *err)
+{
+    QN_TRY(check_layer(l, i, err));
+    kv->layers[i] = *l;
+    if (l->delta.n_v) {
+        QN_ASSERT(!l->n_head); /* one offset serves either */
+        kv->layer_off[i] = kv->state_bytes;
+        kv->state_bytes += state_floats(&l->delta) * sizeof(float);
+        return QN_OK;
+    }
+    size_t bytes = (size_t)l->n_head * (size_t)(l->dk + l->dv) * kv_elem_bytes(kv->type);
+    int32_t g = bytes ? group_of(kv, l->window) : 0;
+    kv->layer_group[i] = (int8_t)g;
+    kv->layer_off[i] = kv->groups[g].token_bytes * KV_PAGE;
+    kv->groups[g].token_bytes += bytes;
+    kv->token_bytes += bytes;
+    return QN_OK;
+}
+
+static enum qn_status zero_memory(struct exec *ex, struct qn_err *err)
+{
+    struct kv_store *kv = &ex->kv;
+    for (int32_t g = 0; g < kv->n_group; g++) {
+        struct kv_group *k = &kv->groups[g];
+        k->page_bytes = k->token_bytes * KV_PAGE;
+        k->zero_page = mem_alloc(k->page_bytes);
+        if (!k->zero_page)
+            QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for a KV page of %zu bytes",
+                    k->page_bytes);
+    }
+    if (!kv->state_bytes)
+        return QN_OK;
+    kv->zero_state = kv_state_take(ex);
+    if (!kv->zero_state)
+        QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for a recurrent state of %zu bytes",
+                kv->state_bytes);
+    kv->used_bytes = 0;
+    return QN_OK;
+}
+
 enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,
                         struct qn_err *err)
 {
@@ -58,45 +122,171 @@ enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t 
     QN_ASSERT(!kv->layers);
     kv->type = ex->reference ? KV_F32 : KV_BF16;
     kv->n_layer = n_layer;
-    kv->n_page_max = (ex->n_ctx + KV_PAGE - 1) / KV_PAGE;
+    kv->n_page_max = kv_pages(ex->n_ctx);
     /* A late worker may pair an old position with a new row count: its look-ups must stay inside.
      */
     kv->n_page_slots = kv->n_page_max + ex->max_rows / KV_PAGE + ATTN_BLOCK / KV_PAGE + 1;
+    kv->free_max_bytes = FREE_MAX_BYTES;
     kv->layers = calloc((size_t)n_layer, sizeof *kv->layers);
     kv->layer_off = calloc((size_t)n_layer, sizeof *kv->layer_off);
-    if (!kv->layers || !kv->layer_off)
+    kv->layer_group = calloc((size_t)n_layer, sizeof *kv->layer_group);
+    if (!kv->layers || !kv->layer_off || !kv->layer_group)
         QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for %d layers", n_layer);
-    size_t elem = kv_elem_bytes(kv->type);
-    for (int32_t i = 0; i < n_layer; i++) {
-        const struct kv_layer *l = &layers[i];
-        QN_TRY(check_layer(l, i, err));
-        kv->layers[i] = *l;
-        if (l->delta.n_v) {
-            QN_ASSERT(!l->n_head); /* one offset serves either */
-            kv->layer_off[i] = kv->state_bytes;
-            kv->state_bytes += state_floats(&l->delta) * sizeof(float);
-            continue;
-        }
-        kv->layer_off[i] = kv->token_bytes * KV_PAGE;
-        kv->token_bytes += (size_t)l->n_head * (size_t)(l->dk + l->dv) * elem;
+    for (int32_t i = 0; i < n_layer; i++)
+        QN_TRY(place_layer(kv, &layers[i], i, err));
+    for (int32_t g = 0; g < kv->n_group; g++) {
+        ex->step.tiles[g] = calloc((size_t)ex->max_rows, sizeof *ex->step.tiles[g]);
+        if (!ex->step.tiles[g])
+            QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for steps of %d rows", ex->max_rows);
     }
-    kv->page_bytes = kv->token_bytes * KV_PAGE;
-    kv->zero_page = mem_alloc(kv->page_bytes);
-    if (!kv->zero_page)
-        QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for a KV page of %zu bytes",
-                kv->page_bytes);
-    return QN_OK;
+    return zero_memory(ex, err);
 }
 
-void kv_store_free(struct kv_store *kv)
+static void page_free(struct kv_store *kv, int32_t g, struct kv_page *p)
 {
-    for (size_t i = 0; i < kv->n_free; i++)
-        mem_free(kv->free_pages[i], kv->page_bytes);
-    free(kv->free_pages);
-    mem_free(kv->zero_page, kv->page_bytes);
+    mem_free(p->data, kv->groups[g].page_bytes);
+    free(p);
+}
+
+static void state_free(struct kv_store *kv, struct kv_state *st)
+{
+    mem_free(st->data, kv->state_bytes);
+    free(st);
+}
+
+/* Until at most `bytes` are kept for reuse. */
+static void trim(struct exec *ex, int64_t bytes)
+{
+    struct kv_store *kv = &ex->kv;
+    if (kv->free_bytes <= bytes)
+        return;
+    pool_quiesce(ex->pool);
+    while (kv->n_spare && kv->free_bytes > bytes) {
+        state_free(kv, kv->spare[--kv->n_spare]);
+        kv->free_bytes -= (int64_t)kv->state_bytes;
+    }
+    for (int32_t g = 0; g < kv->n_group; g++) {
+        struct kv_group *k = &kv->groups[g];
+        while (k->n_free && kv->free_bytes > bytes) {
+            page_free(kv, g, k->free[--k->n_free]);
+            kv->free_bytes -= (int64_t)k->page_bytes;
+        }
+    }
+}
+
+void kv_store_free(struct exec *ex)
+{
+    struct kv_store *kv = &ex->kv;
+    for (int32_t g = 0; g < kv->n_group; g++) {
+        struct kv_group *k = &kv->groups[g];
+        while (k->n_free)
+            page_free(kv, g, k->free[--k->n_free]);
+        free(k->free);
+        mem_free(k->zero_page, k->page_bytes);
+    }
+    while (kv->n_spare)
+        state_free(kv, kv->spare[--kv->n_spare]);
+    if (kv->zero_state)
+        state_free(kv, kv->zero_state);
+    free(kv->spare);
     free(kv->layers);
     free(kv->layer_off);
+    free(kv->layer_group);
 }
+
+/* ---- pages and states -------------------------------------------------------------------------
+ */
+
+/* Room in the budget for `bytes` more: what is kept for reuse elsewhere counts too. */
+static void make_room(struct exec *ex, size_t bytes)
+{
+    const struct kv_store *kv = &ex->kv;
+    if (kv->budget_bytes)
+        trim(ex, kv->budget_bytes - kv->used_bytes - (int64_t)bytes);
+}
+
+struct kv_page *kv_page_take(struct exec *ex, int32_t g)
+{
+    struct kv_store *kv = &ex->kv;
+    struct kv_group *k = &kv->groups[g];
+    struct kv_page *p;
+    if (k->n_free) {
+        p = k->free[--k->n_free];
+        kv->free_bytes -= (int64_t)k->page_bytes;
+        memset(p->data, 0, k->page_bytes);
+    } else {
+        make_room(ex, k->page_bytes);
+        p = malloc(sizeof *p);
+        uint8_t *data = p ? mem_alloc(k->page_bytes) : NULL;
+        if (!data) {
+            free(p);
+            return NULL;
+        }
+        p->data = data;
+    }
+    p->refs = 1;
+    p->claimed = 0;
+    p->writer = NULL;
+    kv->used_bytes += (int64_t)k->page_bytes;
+    return p;
+}
+
+void kv_page_give(struct exec *ex, int32_t g, struct kv_page *p)
+{
+    struct kv_store *kv = &ex->kv;
+    struct kv_group *k = &kv->groups[g];
+    QN_ASSERT(p->refs > 0);
+    if (--p->refs)
+        return;
+    kv->used_bytes -= (int64_t)k->page_bytes;
+    if (!list_push((void ***)&k->free, &k->n_free, &k->cap_free, p)) {
+        pool_quiesce(ex->pool);
+        page_free(kv, g, p);
+        return;
+    }
+    kv->free_bytes += (int64_t)k->page_bytes;
+    trim(ex, kv->free_max_bytes);
+}
+
+struct kv_state *kv_state_take(struct exec *ex)
+{
+    struct kv_store *kv = &ex->kv;
+    struct kv_state *st;
+    if (kv->n_spare) {
+        st = kv->spare[--kv->n_spare];
+        kv->free_bytes -= (int64_t)kv->state_bytes;
+    } else {
+        make_room(ex, kv->state_bytes);
+        st = malloc(sizeof *st);
+        float *data = st ? mem_alloc(kv->state_bytes) : NULL;
+        if (!data) {
+            free(st);
+            return NULL;
+        }
+        st->data = data;
+    }
+    st->refs = 1;
+    kv->used_bytes += (int64_t)kv->state_bytes;
+    return st;
+}
+
+void kv_state_give(struct exec *ex, struct kv_state *st)
+{
+    struct kv_store *kv = &ex->kv;
+    if (!st || --st->refs)
+        return;
+    kv->used_bytes -= (int64_t)kv->state_bytes;
+    if (!list_push((void ***)&kv->spare, &kv->n_spare, &kv->cap_spare, st)) {
+        pool_quiesce(ex->pool);
+        state_free(kv, st);
+        return;
+    }
+    kv->free_bytes += (int64_t)kv->state_bytes;
+    trim(ex, kv->free_max_bytes);
+}
+
+/* ---- amounts ----------------------------------------------------------------------------------
+ */
 
 size_t kv_token_bytes(const struct exec *ex)
 {
@@ -108,113 +298,36 @@ size_t kv_state_bytes(const struct exec *ex)
     return ex->kv.state_bytes;
 }
 
-static uint8_t *page_take(struct kv_store *kv)
+int64_t kv_bytes_used(const struct exec *ex)
 {
-    if (!kv->n_free)
-        return mem_alloc(kv->page_bytes);
-    uint8_t *p = kv->free_pages[--kv->n_free];
-    memset(p, 0, kv->page_bytes);
-    return p;
+    return ex->kv.used_bytes;
 }
 
-static void page_give(struct kv_store *kv, uint8_t *p)
+int64_t kv_bytes_free(const struct exec *ex)
 {
-    if (kv->n_free == kv->cap_free) {
-        size_t cap = kv->cap_free ? kv->cap_free * 2 : 64;
-        uint8_t **v = realloc(kv->free_pages, cap * sizeof *v);
-        if (!v) {
-            mem_free(p, kv->page_bytes);
-            return;
-        }
-        kv->free_pages = v;
-        kv->cap_free = cap;
+    return ex->kv.free_bytes;
+}
+
+int32_t kv_first_page(const struct kv_group *g, int32_t n)
+{
+    int32_t seen = n - KV_ROLLBACK - g->window + 1;
+    return g->window && seen > 0 ? seen / KV_PAGE : 0;
+}
+
+/* Within a step of max_rows a windowed group holds all that its first row sees, and the rows. */
+int64_t kv_seq_bytes(const struct exec *ex, int32_t n)
+{
+    const struct kv_store *kv = &ex->kv;
+    int64_t bytes = n > 0 ? 2 * (int64_t)kv->state_bytes : 0;
+    n = n < 0 ? 0 : n < ex->n_ctx ? n : ex->n_ctx;
+    for (int32_t g = 0; g < kv->n_group; g++) {
+        const struct kv_group *k = &kv->groups[g];
+        int64_t pages = kv_pages(n);
+        int64_t span = (int64_t)k->window - 1 + KV_ROLLBACK + ex->max_rows;
+        int64_t most = (span + KV_PAGE - 2) / KV_PAGE + 1; /* pages that so many tokens touch */
+        if (k->window && pages > most)
+            pages = most;
+        bytes += pages * (int64_t)k->page_bytes;
     }
-    kv->free_pages[kv->n_free++] = p;
-}
-
-enum qn_status kv_seq_create(struct exec *ex, struct kv_seq **out, struct qn_err *err)
-{
-    struct kv_store *kv = &ex->kv;
-    struct kv_seq *s = calloc(1, sizeof *s);
-    uint8_t **pages = malloc((size_t)kv->n_page_slots * sizeof *pages);
-    if (!s || !pages) {
-        free(s);
-        free(pages);
-        QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for a sequence's page table");
-    }
-    for (int32_t i = 0; i < kv->n_page_slots; i++)
-        pages[i] = kv->zero_page;
-    s->pages = pages;
-    for (int i = 0; i < 2 && kv->state_bytes; i++) {
-        s->state[i] = mem_alloc(kv->state_bytes);
-        if (!s->state[i]) {
-            kv_seq_free(ex, s);
-            QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for a recurrent state of %zu bytes",
-                    kv->state_bytes);
-        }
-    }
-    *out = s;
-    return QN_OK;
-}
-
-/* Pages [n_page, ...) of s go back. */
-static void pages_drop(struct kv_store *kv, struct kv_seq *s, int32_t n_page)
-{
-    while (s->n_page > n_page) {
-        uint8_t *p = s->pages[--s->n_page];
-        s->pages[s->n_page] = kv->zero_page;
-        page_give(kv, p);
-    }
-}
-
-void kv_seq_free(struct exec *ex, struct kv_seq *s)
-{
-    if (!s)
-        return;
-    pool_quiesce(ex->pool);
-    pages_drop(&ex->kv, s, 0);
-    for (int i = 0; i < 2; i++)
-        mem_free(s->state[i], ex->kv.state_bytes);
-    free(s->pages);
-    free(s);
-}
-
-int32_t kv_seq_len(const struct kv_seq *s)
-{
-    return s->len;
-}
-
-bool kv_seq_can_truncate(const struct exec *ex, const struct kv_seq *s, int32_t n)
-{
-    return n == s->len || n == 0 || ex->kv.state_bytes == 0;
-}
-
-void kv_seq_truncate(struct exec *ex, struct kv_seq *s, int32_t n)
-{
-    QN_ASSERT(n >= 0 && n <= s->len && kv_seq_can_truncate(ex, s, n));
-    pool_quiesce(ex->pool);
-    if (n < s->len && s->state[0])
-        memset(s->state[s->now], 0, ex->kv.state_bytes);
-    s->len = n;
-    pages_drop(&ex->kv, s, (n + KV_PAGE - 1) / KV_PAGE);
-}
-
-enum qn_status kv_seq_grow(struct exec *ex, struct kv_seq *s, int32_t n, struct qn_err *err)
-{
-    int32_t had = s->n_page, want = (s->len + n + KV_PAGE - 1) / KV_PAGE;
-    if (n > ex->n_ctx - s->len)
-        QN_FAIL(err, QN_BAD_INPUT, "kv",
-                "context full: %d tokens held and %d more; one sequence holds %d", s->len, n,
-                ex->n_ctx);
-    while (s->n_page < want) {
-        uint8_t *p = page_take(&ex->kv);
-        if (!p) {
-            pages_drop(&ex->kv, s, had);
-            QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for %d KV pages of %zu bytes",
-                    want - had, ex->kv.page_bytes);
-        }
-        s->pages[s->n_page++] = p;
-    }
-    s->pending = n;
-    return QN_OK;
+    return bytes;
 }

@@ -16,7 +16,7 @@ static enum qn_status grow_all(struct exec *ex, const struct exec_span *spans, i
         if (st == QN_OK)
             continue;
         while (i-- > 0)
-            kv_seq_truncate(ex, spans[i].kv, spans[i].kv->len);
+            kv_seq_cancel(ex, spans[i].kv);
         return st;
     }
     return QN_OK;
@@ -45,19 +45,15 @@ enum qn_status exec_begin(struct exec *ex, const struct exec_span *spans, int32_
             s->pos[s->n_row++] = in->kv->len + j;
         }
     }
-    s->tile_rows = 0;
+    memset(s->tile_rows, 0, sizeof s->tile_rows);
     rope_fill(ex);
     return QN_OK;
 }
 
 void exec_commit(struct exec *ex)
 {
-    for (int32_t i = 0; i < ex->step.n_span; i++) {
-        struct kv_seq *kv = ex->step.spans[i].kv;
-        kv->len += kv->pending;
-        kv->pending = 0;
-        kv->now = 1 - kv->now;
-    }
+    for (int32_t i = 0; i < ex->step.n_span; i++)
+        kv_seq_commit(ex, ex->step.spans[i].kv);
 }
 
 int32_t exec_wanted(const struct exec *ex)
@@ -65,23 +61,26 @@ int32_t exec_wanted(const struct exec *ex)
     return ex->step.n_wanted;
 }
 
-/* Tiles of at most rows_max rows. They start at the span's first row: a row's result does not
- * depend on its tile. */
-void step_tiles(struct exec *ex, int32_t rows_max)
+/* Tiles start at the span's first row: a row's result does not depend on its tile. */
+const struct attn_rows *step_tiles(struct exec *ex, int32_t layer, int32_t rows_max, int32_t *n)
 {
     struct step *s = &ex->step;
-    if (s->tile_rows == rows_max)
-        return;
-    s->tile_rows = rows_max;
-    s->n_tile = 0;
+    int32_t g = ex->kv.layer_group[layer], k = 0;
+    struct attn_rows *tiles = s->tiles[g];
+    *n = s->n_tile[g];
+    if (s->tile_rows[g] == rows_max)
+        return tiles;
     for (int32_t i = 0; i < s->n_span; i++) {
         const struct span *sp = &s->spans[i];
         for (int32_t r = 0; r < sp->n; r += rows_max) {
-            int32_t n = sp->n - r < rows_max ? sp->n - r : rows_max;
-            s->tiles[s->n_tile++] = (struct attn_rows){(const uint8_t *const *)sp->kv->pages,
-                                                       sp->row0 + r, n, sp->pos + r};
+            int32_t rows = sp->n - r < rows_max ? sp->n - r : rows_max;
+            tiles[k++] = (struct attn_rows){(const uint8_t *const *)sp->kv->tables[g].pages,
+                                            sp->row0 + r, rows, sp->pos + r};
         }
     }
+    s->tile_rows[g] = rows_max;
+    *n = s->n_tile[g] = k;
+    return tiles;
 }
 
 void rope_fill(struct exec *ex)

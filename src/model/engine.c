@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/pool.h"
 #include "exec/exec.h"
+#include "exec/kv.h"
 #include "model/loader.h"
 #include "model/model.h"
 #include "tmpl/chat.h"
@@ -30,6 +31,11 @@ struct qn_engine {
 struct qn_seq {
     struct qn_engine *e;
     struct kv_seq *kv;
+};
+
+struct qn_checkpoint {
+    struct qn_engine *e;
+    struct kv_prefix *kv;
 };
 
 /* ---- opening ----------------------------------------------------------------------------------
@@ -162,11 +168,16 @@ static enum qn_status choose_context(struct qn_engine *e, const struct qn_engine
 static enum qn_status open_exec(struct qn_engine *e, const struct qn_engine_params *p,
                                 struct qn_err *err)
 {
+    if (p->kv_budget_bytes < 0)
+        QN_FAIL(err, QN_BAD_INPUT, "engine",
+                "KV budget of %lld bytes; expected 0 (no limit) or more",
+                (long long)p->kv_budget_bytes);
     int32_t cpus = cpu_count() < POOL_THREAD_MAX ? cpu_count() : POOL_THREAD_MAX;
     struct exec_params x = {.n_thread = p->n_thread ? p->n_thread : cpus,
                             .reference = p->arith == QN_ARITH_REFERENCE,
                             .max_rows = MAX_ROWS,
-                            .n_ctx = e->info.n_ctx};
+                            .n_ctx = e->info.n_ctx,
+                            .kv_budget_bytes = p->kv_budget_bytes};
     QN_TRY(cpu_isa_parse(p->isa, &x.isa, err));
     QN_TRY(exec_create(&x, &e->ex, err));
     e->model.ex = e->ex;
@@ -260,22 +271,29 @@ const struct chat_tmpl *engine_chat(const struct qn_engine *e)
     return e->chat;
 }
 
-/* ---- sequences and steps ----------------------------------------------------------------------
+/* ---- sequences ----------------------------------------------------------------------------
  */
+
+/* The public face of a kv_seq, which is freed on failure. */
+static enum qn_status seq_wrap(struct qn_engine *e, struct kv_seq *kv, struct qn_seq **out,
+                               struct qn_err *err)
+{
+    struct qn_seq *s = calloc(1, sizeof *s);
+    if (!s) {
+        kv_seq_free(e->ex, kv);
+        QN_FAIL(err, QN_NO_MEMORY, "engine", "out of memory");
+    }
+    s->e = e;
+    s->kv = kv;
+    *out = s;
+    return QN_OK;
+}
 
 enum qn_status qn_seq_create(struct qn_engine *e, struct qn_seq **out, struct qn_err *err)
 {
-    struct qn_seq *s = calloc(1, sizeof *s);
-    if (!s)
-        QN_FAIL(err, QN_NO_MEMORY, "engine", "out of memory");
-    s->e = e;
-    enum qn_status st = kv_seq_create(e->ex, &s->kv, err);
-    if (st != QN_OK) {
-        free(s);
-        return st;
-    }
-    *out = s;
-    return QN_OK;
+    struct kv_seq *kv;
+    QN_TRY(kv_seq_create(e->ex, &kv, err));
+    return seq_wrap(e, kv, out, err);
 }
 
 void qn_seq_free(struct qn_seq *s)
@@ -291,19 +309,120 @@ int32_t qn_seq_len(const struct qn_seq *s)
     return kv_seq_len(s->kv);
 }
 
+bool qn_seq_can_truncate(const struct qn_seq *s, int32_t n)
+{
+    return n >= 0 && n <= kv_seq_len(s->kv) && kv_seq_can_truncate(s->e->ex, s->kv, n);
+}
+
+/* A sequence can be left at its first n tokens. */
+static enum qn_status check_cut(const struct qn_seq *s, const char *what, int32_t n,
+                                struct qn_err *err)
+{
+    int32_t len = qn_seq_len(s);
+    if (n < 0 || n > len)
+        QN_FAIL(err, QN_BAD_INPUT, "engine", "%s %d tokens; the sequence holds %d", what, n, len);
+    if (kv_seq_can_truncate(s->e->ex, s->kv, n))
+        return QN_OK;
+    if (kv_state_bytes(s->e->ex))
+        QN_FAIL(err, QN_UNSUPPORTED, "engine",
+                "%s %d of %d tokens: %s layers carry a recurrent state that cannot go back; use a "
+                "checkpoint made there, or truncate to 0 and feed the tokens again",
+                what, n, len, s->e->info.family);
+    QN_FAIL(err, QN_UNSUPPORTED, "engine",
+            "%s %d of %d tokens: %s layers with a window have forgotten what token %d sees; use a "
+            "checkpoint made there, or truncate to 0 and feed the tokens again",
+            what, n, len, s->e->info.family, n);
+}
+
 enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err)
 {
-    if (n < 0 || n > qn_seq_len(s))
-        QN_FAIL(err, QN_BAD_INPUT, "engine", "truncate to %d tokens; the sequence holds %d", n,
-                qn_seq_len(s));
-    if (!kv_seq_can_truncate(s->e->ex, s->kv, n))
-        QN_FAIL(err, QN_UNSUPPORTED, "engine",
-                "truncate from %d to %d tokens: %s layers carry a recurrent state that cannot go "
-                "back; truncate to 0 and feed the tokens again",
-                qn_seq_len(s), n, s->e->info.family);
+    QN_TRY(check_cut(s, "truncate to", n, err));
     kv_seq_truncate(s->e->ex, s->kv, n);
     return QN_OK;
 }
+
+enum qn_status qn_seq_fork(struct qn_seq *src, int32_t n, struct qn_seq **out, struct qn_err *err)
+{
+    struct kv_seq *kv;
+    QN_TRY(check_cut(src, "fork at", n, err));
+    QN_TRY(kv_seq_fork(src->e->ex, src->kv, n, &kv, err));
+    return seq_wrap(src->e, kv, out, err);
+}
+
+/* ---- checkpoints and amounts ------------------------------------------------------------------
+ */
+
+enum qn_status qn_checkpoint_create(struct qn_seq *s, struct qn_checkpoint **out,
+                                    struct qn_err *err)
+{
+    struct qn_checkpoint *c = calloc(1, sizeof *c);
+    if (!c)
+        QN_FAIL(err, QN_NO_MEMORY, "engine", "out of memory");
+    c->e = s->e;
+    enum qn_status st = kv_prefix_create(s->e->ex, s->kv, 0, kv_seq_len(s->kv), &c->kv, err);
+    if (st != QN_OK) {
+        free(c);
+        return st;
+    }
+    *out = c;
+    return QN_OK;
+}
+
+void qn_checkpoint_free(struct qn_checkpoint *c)
+{
+    if (!c)
+        return;
+    kv_prefix_free(c->e->ex, c->kv);
+    free(c);
+}
+
+int32_t qn_checkpoint_len(const struct qn_checkpoint *c)
+{
+    return kv_prefix_end(c->kv);
+}
+
+enum qn_status qn_seq_from(struct qn_checkpoint *c, struct qn_seq **out, struct qn_err *err)
+{
+    const struct kv_prefix *part = c->kv;
+    struct kv_seq *kv;
+    QN_TRY(kv_seq_from(c->e->ex, &(struct kv_chain){&part, 1}, kv_prefix_end(part), &kv, err));
+    return seq_wrap(c->e, kv, out, err);
+}
+
+void qn_seq_rewind(struct qn_seq *s, const struct qn_checkpoint *c)
+{
+    const struct kv_prefix *part = c->kv;
+    QN_ASSERT(s->e == c->e);
+    kv_seq_become(s->e->ex, s->kv, &(struct kv_chain){&part, 1}, kv_prefix_end(part));
+}
+
+int64_t qn_seq_bytes(const struct qn_engine *e, int32_t n_tokens)
+{
+    return kv_seq_bytes(e->ex, n_tokens);
+}
+
+int64_t qn_seq_bytes_held(const struct qn_seq *s)
+{
+    return kv_seq_bytes_held(s->e->ex, s->kv);
+}
+
+int64_t qn_kv_bytes_used(const struct qn_engine *e)
+{
+    return kv_bytes_used(e->ex);
+}
+
+int64_t qn_kv_bytes_free(const struct qn_engine *e)
+{
+    return kv_bytes_free(e->ex);
+}
+
+int64_t qn_transient_bytes(const struct qn_engine *e)
+{
+    return exec_transient_bytes(e->ex);
+}
+
+/* ---- steps ------------------------------------------------------------------------------------
+ */
 
 int32_t qn_step_max_rows(const struct qn_engine *e)
 {

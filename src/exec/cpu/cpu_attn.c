@@ -47,9 +47,8 @@ static void append_row(struct exec *ex, const struct rows_job *j, const struct a
     const float *vx = kx + a->n_kv * a->dk, *cs = angles(a->rope, sp->row0 + i);
     size_t elem = kv_elem_bytes(ex->kv.type);
     int32_t pos = sp->pos + i;
-    uint8_t *page = sp->kv->pages[pos / KV_PAGE] + ex->kv.layer_off[a->layer];
     size_t k_bytes = (size_t)l->dk * KV_PAGE * elem, v_bytes = (size_t)l->dv * KV_PAGE * elem;
-    uint8_t *k = page, *v = page + (size_t)l->n_head * k_bytes;
+    uint8_t *k = kv_at_token(ex, sp->kv, a->layer, pos), *v = k + (size_t)l->n_head * k_bytes;
     float ready[HEAD_DIM_MAX];
     for (int32_t h = 0; h < l->n_head; h++, k += k_bytes, v += v_bytes) {
         head_ready(j, ready, kx + h * l->dk, cs);
@@ -185,12 +184,13 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
     int32_t group = a->n_head / a->n_kv;
     int32_t parts = (group + ATTN_Q_MAX - 1) / ATTN_Q_MAX;
     int32_t heads = (group + parts - 1) / parts, rows = ATTN_Q_MAX / heads;
-    step_tiles(ex, rows > 4 ? rows & ~3 : rows);
+    int32_t n_tile, window = kv->groups[kv->layer_group[a->layer]].window;
+    QN_ASSERT(!window || (a->window && a->window <= window)); /* what is older is gone */
     dst->rows = q->rows;
     size_t elem = kv_elem_bytes(kv->type);
     struct attn_args args = {
         .kern = ex->kern,
-        .tiles = ex->step.tiles,
+        .tiles = step_tiles(ex, a->layer, rows > 4 ? rows & ~3 : rows, &n_tile),
         .q = q->p,
         .sinks = a->sinks ? a->sinks->vec : NULL,
         .mask = a->index && !a->index->all ? a->index->bits : NULL,
@@ -212,7 +212,7 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .scale = a->scale,
         .reference = ex->reference,
     };
-    int64_t n = (int64_t)ex->step.n_tile * a->n_kv * parts;
+    int64_t n = (int64_t)n_tile * a->n_kv * parts;
     for (int64_t at = 0; at < n; at += POOL_CHUNK_MAX) {
         int64_t more = n - at < POOL_CHUNK_MAX ? n - at : POOL_CHUNK_MAX;
         args.chunk0 = (int32_t)at;

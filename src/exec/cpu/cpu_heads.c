@@ -180,7 +180,7 @@ static void latent_append_row(struct exec *ex, const struct rows_job *j, const s
 {
     int32_t row = sp->row0 + i, pos = sp->pos + i, r = a->d_latent, dk = r + a->d_rope;
     const float *x = j->in[0] + (size_t)row * (size_t)j->in_cols[0];
-    uint8_t *k = sp->kv->pages[pos / KV_PAGE] + ex->kv.layer_off[a->layer];
+    uint8_t *k = kv_at_token(ex, sp->kv, a->layer, pos);
     uint8_t *v = k + (size_t)dk * KV_PAGE * kv_elem_bytes(ex->kv.type);
     float key[HEAD_DIM_MAX];
     (j->reference ? ref_rmsnorm : j->kern->rmsnorm)(key, x, a->norm->vec, 0, a->norm_eps, r);

@@ -54,7 +54,7 @@ static void append_keys(struct exec *ex, const struct rows_job *j, const struct 
         const struct span *sp = &ex->step.spans[s];
         for (int32_t i = 0; i < sp->n; i++) {
             int32_t row = sp->row0 + i, pos = sp->pos + i;
-            uint8_t *p = sp->kv->pages[pos / KV_PAGE] + ex->kv.layer_off[a->layer];
+            uint8_t *p = kv_at_token(ex, sp->kv, a->layer, pos);
             layer_norm(normed, k->p + (size_t)row * (size_t)k->cols, a);
             rotate(j, key, normed, row);
             ex->kern->kv_put(p, p + (size_t)a->d_head * KV_PAGE * elem, pos % KV_PAGE, key, NULL,
@@ -256,12 +256,11 @@ void cpu_index(struct exec *ex, struct index *ix, const struct index_op *a)
     if (ix->all)
         return;
     rows_run(ex, &j, index_query_one);
-    step_tiles(ex, 1);
-    int32_t longest = 0;
+    int32_t longest = 0, n_tile;
     for (int32_t i = 0; i < ex->step.n_row; i++)
         longest = ex->step.pos[i] > longest ? ex->step.pos[i] : longest;
     struct index_args args = {.ix = ix,
-                              .tiles = ex->step.tiles,
+                              .tiles = step_tiles(ex, a->layer, 1, &n_tile),
                               .q = ix->q->p,
                               .w = a->w->p,
                               .layer_off = ex->kv.layer_off[a->layer],
