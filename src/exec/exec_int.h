@@ -78,6 +78,18 @@ struct kv_seq {
     int32_t now;
 };
 
+/* Pages [first, first + n) of a group, a reference each. */
+struct kv_run {
+    struct kv_page **pages;
+    int32_t first, n;
+};
+
+struct kv_prefix {
+    int32_t from, end;
+    struct kv_run runs[KV_GROUP_MAX];
+    struct kv_state *state; /* after token end-1; NULL = none, or no layer has one */
+};
+
 struct kv_store {
     int32_t n_layer, n_group;
     int32_t n_page_max, n_page_slots; /* pages of a full sequence; table entries */

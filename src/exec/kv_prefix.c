@@ -10,18 +10,6 @@
 
 #include "exec/exec_int.h"
 
-/* Pages [first, first + n) of a group, a reference each. */
-struct kv_run {
-    struct kv_page **pages;
-    int32_t first, n;
-};
-
-struct kv_prefix {
-    int32_t from, end;
-    struct kv_run runs[KV_GROUP_MAX];
-    struct kv_state *state; /* after token end-1; NULL = none, or no layer has one */
-};
-
 void kv_prefix_free(struct exec *ex, struct kv_prefix *p)
 {
     if (!p)
@@ -149,7 +137,7 @@ static struct kv_page *chain_page(const struct kv_chain *c, int32_t g, int32_t i
     for (int32_t k = c->n_part - 1; k >= 0; k--) {
         const struct kv_prefix *p = c->parts[k];
         const struct kv_run *r = &p->runs[g];
-        if (p->from < n && i >= r->first && i < r->first + r->n)
+        if (i >= r->first && i < r->first + r->n)
             return p->end >= need ? r->pages[i - r->first] : NULL;
     }
     return NULL;
