@@ -32,6 +32,7 @@ enum cli_type {
 };
 
 #define CLI_LIST_MAX 32
+#define CLI_ROWS_MAX 128 /* rows of an option table */
 struct cli_ints {
     int64_t v[CLI_LIST_MAX];
     int n;
@@ -51,8 +52,9 @@ struct cli_opt {
     const char *def;            /* default, parsed as if it had been given; NULL = zero */
     const char *def_text;       /* shown as the default instead of def, e.g. "one per CPU" */
     const char *env;            /* environment variable read when the option is absent */
-    const char *help;           /* what it does, one sentence or two; wrapped by the printer */
-    size_t off;                 /* CLI_AT(struct, field, type) */
+    bool is_config;   /* CLI_STR: names a file of options, for those that nothing else has set */
+    const char *help; /* what it does, one sentence or two; wrapped by the printer */
+    size_t off;       /* CLI_AT(struct, field, type) */
 };
 
 /* Offset of field f of struct S; a negative array size when f is not of type T. */
@@ -106,12 +108,15 @@ struct cli_verb {
     int (*run)(const struct cli *c, void *opts);
 };
 
+enum cli_source { CLI_BY_DEFAULT = 0, CLI_BY_FLAG, CLI_BY_ENV, CLI_BY_FILE };
+
 struct cli {
     const struct cli_verb *verb;
     const char **pos; /* positional arguments, borrowed from argv; n_pos of them */
     int n_pos;
-    bool help;      /* --help or -h was seen: nothing else was checked */
-    uint64_t given; /* bit i: row i of the table was set by flag or environment, not by default */
+    bool help;                   /* --help or -h was seen: nothing else was checked */
+    uint8_t given[CLI_ROWS_MAX]; /* what set row i: enum cli_source */
+    char *config;                /* text of the --config file, which values point into; owned */
 };
 
 /* ---- verbs -------------------------------------------------------------------------------- */
@@ -122,13 +127,15 @@ const struct cli_verb *cli_verb_find(const char *name); /* NULL = none of that n
 
 /* ---- parsing (opt.c): no printing, no exit -------------------------------------------------- */
 
-/* Parses argv[0..argc) (after the verb) for v into opts (v->opts_size bytes, zeroed by the caller);
+/* Precedence: flag, environment, --config file, default.
+ * Parses argv[0..argc) (after the verb) for v into opts (v->opts_size bytes, zeroed by the caller);
  * c->pos is malloc'd, freed with cli_parsed_free. QN_BAD_INPUT with the message otherwise. */
 enum qn_status cli_parse(const struct cli_verb *v, int argc, char **argv, struct cli *c, void *opts,
                          struct qn_err *err);
 void cli_parsed_free(struct cli *c);
-/* True when the option (name without dashes) was set by flag or environment. */
+/* True when the option (name without dashes) was set by flag, environment or file. */
 bool cli_given(const struct cli *c, const char *name);
+bool cli_flagged(const struct cli *c, const char *name); /* on the command line itself */
 /* Sets one option by name to a value, checked as on the command line, and marks it given. */
 enum qn_status cli_set(struct cli *c, const char *name, const char *value, void *opts,
                        struct qn_err *err);

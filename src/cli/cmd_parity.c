@@ -24,6 +24,7 @@ static const char *const arith_names[] = {"both", "reference", "canonical", NULL
 static const struct cli_opt parity_opts[] = {
     {.name = "arith",
      .type = CLI_ENUM,
+     .arg = "KIND",
      .choices = arith_names,
      .def = "both",
      .help = "Arithmetic to compare: the reference (float32, slow, the truth), the canonical one "

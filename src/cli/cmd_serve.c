@@ -27,7 +27,7 @@
 #define KEY_FILE_BYTES ((size_t)64 << 10)
 
 struct serve_opts {
-    const char *model, *host, *api_key, *api_key_file;
+    const char *model, *host, *api_key, *api_key_file, *config;
     int64_t port, ctx, threads, batch, max_queue, max_connections, max_body, idle, drain;
     struct cli_strs aliases, cors;
     bool insecure, no_access_log;
@@ -39,6 +39,14 @@ struct serve_opts {
 static const char *const log_formats[] = {"text", "json", NULL};
 
 static const struct cli_opt serve_opts[] = {
+    {.name = "config",
+     .type = CLI_STR,
+     .arg = "FILE",
+     .env = "QUERN_CONFIG",
+     .is_config = true,
+     .help = "File of options, one NAME = VALUE on a line, for those that neither a flag nor the "
+             "environment sets.",
+     .off = CLI_AT_STR(struct serve_opts, config)},
     {.type = CLI_GROUP, .help = "Model"},
     CLI_OPT_MODEL(struct serve_opts),
     {.name = "alias",
@@ -457,7 +465,7 @@ static int run_serve(const struct cli *c, void *opts)
     struct served s = {0};
     struct keys k = {0};
     struct qn_err err = {0};
-    if (c->n_pos && cli_given(c, "model"))
+    if (c->n_pos && cli_flagged(c, "model"))
         return cli_usage(c, "the model is given twice: %s and --model %s", c->pos[0], o->model);
     log_setup(STDERR_FILENO, LOG_INFO, o->log_format == 1);
     enum qn_status st = run(c, o, &s, &k, &err);

@@ -1,9 +1,10 @@
 /*
  * opt.c - reads a command line against a verb's option table.
  *
- * Order of precedence: flag, environment, default; the last of a repeated flag wins (CLI_STRS
- * collects). Values are checked completely here, so a verb never sees one outside its limits.
- * Nothing is printed; messages go to the caller's qn_err. Strings stay borrowed from argv.
+ * Order of precedence: flag, environment, --config file, default; the last of a repeated flag wins
+ * (CLI_STRS collects). Values are checked completely here, so a verb never sees one outside its
+ * limits. Nothing is printed; messages go to the caller's qn_err. Strings stay borrowed from argv
+ * and the file's text.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "cli/config.h"
 
 /* Where a value came from, for messages: "--temperature" or "QUERN_MODEL". */
 struct source {
@@ -318,7 +320,7 @@ static enum qn_status take_option(struct cli *c, int row, const char *val, void 
                                   struct qn_err *err)
 {
     const struct cli_opt *o = &c->verb->opts[row];
-    c->given |= 1ull << row;
+    c->given[row] = CLI_BY_FLAG;
     if (o->type == CLI_FLAG) {
         *(bool *)((char *)opts + o->off) = true;
         return QN_OK;
@@ -363,20 +365,62 @@ static enum qn_status take_short(struct cli *c, struct words *w, void *opts, str
     return QN_OK;
 }
 
-static enum qn_status fill_absent(struct cli *c, void *opts, struct qn_err *err)
+static enum qn_status fill_from_environment(struct cli *c, void *opts, struct qn_err *err)
 {
     for (int i = 0; c->verb->opts && c->verb->opts[i].type != CLI_END; i++) {
         const struct cli_opt *o = &c->verb->opts[i];
-        if (o->type == CLI_GROUP || (c->given >> i & 1))
-            continue;
         const char *env = o->env ? getenv(o->env) : NULL;
-        if (env && *env) {
-            QN_TRY(set_value(o, o->env, env, opts, err));
-            c->given |= 1ull << i;
-        } else if (o->def) {
-            struct source src = from_flag(o);
+        if (c->given[i] || !env || !*env)
+            continue;
+        QN_TRY(set_value(o, o->env, env, opts, err));
+        c->given[i] = CLI_BY_ENV;
+    }
+    return QN_OK;
+}
+
+struct from_file {
+    struct cli *c;
+    void *opts;
+    uint8_t before[CLI_ROWS_MAX]; /* given by a flag or the environment */
+};
+
+static enum qn_status set_from_file(void *arg, const char *name, const char *value,
+                                    struct qn_err *err)
+{
+    struct from_file *f = arg;
+    int row = find_long(f->c->verb, name, strlen(name));
+    if (row < 0)
+        return unknown_long(f->c->verb, name, strlen(name), err);
+    if (f->c->verb->opts[row].is_config)
+        QN_FAIL(err, QN_BAD_INPUT, "cli", "%s cannot be set in such a file", name);
+    if (f->before[row])
+        return QN_OK;
+    f->c->given[row] = CLI_BY_FILE;
+    return set_value(&f->c->verb->opts[row], name, value, f->opts, err);
+}
+
+static enum qn_status fill_from_file(struct cli *c, void *opts, struct qn_err *err)
+{
+    struct from_file f = {.c = c, .opts = opts};
+    memcpy(f.before, c->given, sizeof f.before);
+    for (int i = 0; c->verb->opts && c->verb->opts[i].type != CLI_END; i++) {
+        const struct cli_opt *o = &c->verb->opts[i];
+        if (!o->is_config || !c->given[i])
+            continue;
+        const char *path = *(const char **)((char *)opts + o->off);
+        struct config cf = {.path = path, .set = set_from_file, .arg = &f};
+        return config_read(&cf, &c->config, err);
+    }
+    return QN_OK;
+}
+
+static enum qn_status fill_defaults(struct cli *c, void *opts, struct qn_err *err)
+{
+    for (int i = 0; c->verb->opts && c->verb->opts[i].type != CLI_END; i++) {
+        const struct cli_opt *o = &c->verb->opts[i];
+        struct source src = from_flag(o);
+        if (o->type != CLI_GROUP && o->def && !c->given[i])
             QN_TRY(set_value(o, src.name, o->def, opts, err));
-        }
     }
     return QN_OK;
 }
@@ -425,12 +469,16 @@ enum qn_status cli_parse(const struct cli_verb *v, int argc, char **argv, struct
             QN_TRY(take_short(c, &w, opts, err));
     }
     QN_TRY(check_positionals(c, err));
-    return fill_absent(c, opts, err);
+    QN_TRY(fill_from_environment(c, opts, err));
+    QN_TRY(fill_from_file(c, opts, err));
+    return fill_defaults(c, opts, err);
 }
 
 void cli_parsed_free(struct cli *c)
 {
     free(c->pos);
+    free(c->config);
+    c->config = NULL;
     c->pos = NULL;
     c->n_pos = 0;
 }
@@ -439,7 +487,14 @@ bool cli_given(const struct cli *c, const char *name)
 {
     int row = find_long(c->verb, name, strlen(name));
     QN_ASSERT(row >= 0);
-    return c->given >> row & 1;
+    return c->given[row] != CLI_BY_DEFAULT;
+}
+
+bool cli_flagged(const struct cli *c, const char *name)
+{
+    int row = find_long(c->verb, name, strlen(name));
+    QN_ASSERT(row >= 0);
+    return c->given[row] == CLI_BY_FLAG;
 }
 
 enum qn_status cli_set(struct cli *c, const char *name, const char *value, void *opts,
@@ -450,6 +505,6 @@ enum qn_status cli_set(struct cli *c, const char *name, const char *value, void 
         return unknown_long(c->verb, name, strlen(name), err);
     if (c->verb->opts[row].type != CLI_FLAG)
         return take_option(c, row, value, opts, err);
-    c->given |= 1ull << row;
+    c->given[row] = CLI_BY_FLAG;
     return set_value(&c->verb->opts[row], name, value, opts, err);
 }

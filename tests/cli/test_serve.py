@@ -14,7 +14,7 @@ import urllib.request
 
 import pytest
 
-from conftest import QUERN
+from conftest import QUERN, ROOT
 
 
 class Serving:
@@ -173,3 +173,28 @@ def test_closed_standard_output_does_not_stop_the_server(env, model):
         raise AssertionError("no answer")
     p.terminate()
     assert p.wait(timeout=20) == 0
+
+
+def test_config_file(serve, quern, model, tmp_path):
+    """Flags and environment win over the file; the file wins over defaults; refusals name the line."""
+    conf = tmp_path / "q.conf"
+    conf.write_text(f"model = {model}\nport = 1\nalias = from-file\napi-key = k1\n")
+    s = serve("--config", conf, "--port", "0")
+    body = {"model": "from-file", "prompt": "x", "max_tokens": 1}
+    assert s.post("/v1/completions", body, {"Authorization": "Bearer k1"})["model"] == model.name
+    with pytest.raises(urllib.error.HTTPError) as e:
+        s.post("/v1/completions", body)
+    assert e.value.code == 401
+    s.stop()
+    s = serve(QUERN_CONFIG=str(conf), QUERN_API_KEY="k2")
+    assert s.post("/v1/completions", body, {"Authorization": "Bearer k2"})["model"] == model.name
+    s.stop()
+    conf.write_text("port = 0\n\nprot = 1\n")
+    r = quern("serve", "--config", conf)
+    assert r.returncode == 2 and f"{conf}:3: unknown option --prot; did you mean --port?" in r.stderr
+
+
+def test_shipped_config(serve, model):
+    """contrib/quern.conf is one that starts."""
+    s = serve("--config", ROOT / "contrib" / "quern.conf", model)
+    assert s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})["model"] == model.name

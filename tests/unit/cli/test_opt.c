@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "cli/cli.h"
@@ -14,7 +15,7 @@ struct o {
     bool json, verbose;
     int64_t n, mem, seed;
     double temp;
-    const char *model;
+    const char *model, *config;
     int fmt;
     struct cli_ints sizes;
     struct cli_strs stop;
@@ -51,6 +52,11 @@ static const struct cli_opt rows[] = {
      .arg = "DIR",
      .env = "QUERN_TEST_MODEL",
      .off = CLI_AT_STR(struct o, model)},
+    {.name = "config",
+     .type = CLI_STR,
+     .arg = "FILE",
+     .is_config = true,
+     .off = CLI_AT_STR(struct o, config)},
     {.name = "format",
      .type = CLI_ENUM,
      .arg = "F",
@@ -138,6 +144,73 @@ static void test_defaults_and_environment(void **state)
     assert_string_equal(o.model, "flag");
     cli_parsed_free(&c);
     unsetenv("QUERN_TEST_MODEL");
+}
+
+static void write_config(const char *text)
+{
+    FILE *f = fopen("test_opt.conf", "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void test_config_file(void **state)
+{
+    struct cli c;
+    struct o o;
+    struct qn_err err;
+    unsetenv("QUERN_TEST_MODEL");
+    write_config("# a comment\n\n max-tokens = 55\r\nmodel=  from file \njson = yes\n"
+                 "stop = \" a \"\nstop = b");
+    assert_int_equal(parse("--config test_opt.conf", &c, &o, &err), QN_OK);
+    assert_int_equal(o.n, 55);
+    assert_string_equal(o.model, "from file");
+    assert_true(o.json && !o.verbose);
+    assert_int_equal(o.stop.n, 2);
+    assert_string_equal(o.stop.v[0], " a ");
+    assert_int_equal(o.fmt, 2); /* the table's default */
+    assert_true(cli_given(&c, "max-tokens") && !cli_flagged(&c, "max-tokens"));
+    cli_parsed_free(&c);
+    setenv("QUERN_TEST_MODEL", "from-env", 1);
+    assert_int_equal(parse("--stop flag --config test_opt.conf -n 3", &c, &o, &err), QN_OK);
+    assert_int_equal(o.n, 3);
+    assert_string_equal(o.model, "from-env");
+    assert_int_equal(o.stop.n, 1);
+    assert_true(cli_flagged(&c, "max-tokens"));
+    cli_parsed_free(&c);
+    unsetenv("QUERN_TEST_MODEL");
+    write_config("");
+    assert_int_equal(parse("--config test_opt.conf", &c, &o, &err), QN_OK);
+    cli_parsed_free(&c);
+}
+
+static void test_config_messages(void **state)
+{
+    static const struct {
+        const char *text, *part[2];
+    } cases[] = {
+        {"json = maybe\n", {"test_opt.conf:1", "json maybe: expected 0 or 1"}},
+        {"\n\nmax-tokens = 101\n", {"test_opt.conf:3", "from 0 to 100"}},
+        {"max-token = 1", {"test_opt.conf:1", "did you mean --max-tokens?"}},
+        {"max-tokens 5", {"test_opt.conf:1", "expected NAME = VALUE"}},
+        {"config = other", {"test_opt.conf:1", "cannot be set in such a file"}},
+        {"format = xml", {"test_opt.conf:1", "expected one of"}},
+    };
+    struct cli c;
+    struct o o;
+    struct qn_err err;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        write_config(cases[i].text);
+        assert_int_equal(parse("--config test_opt.conf", &c, &o, &err), QN_BAD_INPUT);
+        for (int k = 0; k < 2; k++)
+            if (!strstr(err.msg, cases[i].part[k]))
+                fail_msg("%s: \"%s\" lacks \"%s\"", cases[i].text, err.msg, cases[i].part[k]);
+        cli_parsed_free(&c);
+    }
+    assert_int_equal(parse("--config nowhere.conf", &c, &o, &err), QN_NOT_FOUND);
+    assert_non_null(strstr(err.msg, "nowhere.conf"));
+    cli_parsed_free(&c);
+    unlink("test_opt.conf");
 }
 
 static void test_messages(void **state)
@@ -302,7 +375,7 @@ static void test_tables(void **state)
             }
             assert_true(o->short_name != 'h');
         }
-        assert_true(rows_n < 64);
+        assert_true(rows_n < CLI_ROWS_MAX);
         struct buf b = BUF_INIT;
         cli_help_verb(v[i], &b);
         for (const char *s = buf_z(&b); *s;) {
@@ -327,9 +400,10 @@ static void test_tables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forms),    cmocka_unit_test(test_defaults_and_environment),
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_help_wins),
-        cmocka_unit_test(test_distance), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_forms),       cmocka_unit_test(test_defaults_and_environment),
+        cmocka_unit_test(test_config_file), cmocka_unit_test(test_config_messages),
+        cmocka_unit_test(test_messages),    cmocka_unit_test(test_help_wins),
+        cmocka_unit_test(test_distance),    cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
