@@ -13,7 +13,8 @@
 #include "base/clock.h"
 #include "base/fault.h"
 
-#define WHERE "generation"
+#define WHERE    "generation"
+#define IDS_MORE 64 /* made tokens there is room for at first */
 
 /* ---- parameters and life ------------------------------------------------------------------- */
 
@@ -49,15 +50,19 @@ static enum qn_status copy_params(struct gen *g, const struct lm *lm, const stru
 {
     size_t n_bias = (size_t)p->sample.n_bias;
     g->p = *p;
-    g->prompt = malloc((size_t)p->n_prompt * sizeof *g->prompt);
+    g->p.share = NULL; /* not referred to yet */
+    g->cap_ids = p->n_prompt + IDS_MORE;
+    g->ids = fault_point("sched.alloc") ? NULL : malloc((size_t)g->cap_ids * sizeof *g->ids);
     g->bias = fault_point("sched.alloc") ? NULL : malloc((n_bias + 1) * sizeof *g->bias);
-    if (!g->prompt || !g->bias)
+    if (!g->ids || !g->bias)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a prompt of %d tokens", p->n_prompt);
-    memcpy(g->prompt, p->prompt, (size_t)p->n_prompt * sizeof *g->prompt);
+    memcpy(g->ids, p->prompt, (size_t)p->n_prompt * sizeof *g->ids);
+    g->n_ids = p->n_prompt;
     if (n_bias)
         memcpy(g->bias, p->sample.bias, n_bias * sizeof *g->bias);
-    g->p.prompt = g->prompt;
+    g->p.prompt = NULL;
     g->p.sample.bias = g->bias;
+    g->open_end = p->max_tokens < 0;
     int32_t fits = lm->n_ctx - p->n_prompt;
     if (p->max_tokens < 0 || p->max_tokens > fits)
         g->p.max_tokens = fits;
@@ -109,10 +114,12 @@ void gen_unref(struct gen *g)
     if (atomic_fetch_sub(&g->refs, 1) != 1)
         return;
     gen_drop_work(g);
+    if (g->p.share)
+        gen_share_unref(g->p.share);
     ring_free(&g->ring);
     buf_free(&g->end_text);
     buf_free(&g->out);
-    free(g->prompt);
+    free(g->ids);
     free(g->bias);
     pthread_cond_destroy(&g->cv);
     pthread_mutex_destroy(&g->mu);
@@ -138,7 +145,7 @@ enum qn_status gen_start(struct gen *g, const struct lm *lm, const struct tok *t
     enum qn_status st = sampler_create(&g->p.sample, lm->n_vocab, keep, n_keep, &g->sampler, err);
     free(keep);
     QN_TRY(st);
-    sampler_prompt(g->sampler, g->prompt, g->p.n_prompt);
+    sampler_prompt(g->sampler, g->ids, g->p.n_prompt);
     return QN_OK;
 }
 
@@ -161,16 +168,16 @@ void gen_emit_progress(struct gen *g)
     if (!e || e->kind != GEN_PROGRESS)
         e = ring_push(&g->ring);
     e->kind = GEN_PROGRESS;
-    e->n_done = g->n_fed;
+    e->n_done = g->n_read;
     pthread_cond_signal(&g->cv);
     pthread_mutex_unlock(&g->mu);
 }
 
 enum qn_status gen_emit_prompt(struct gen *g, int32_t at, const float *logits, struct qn_err *err)
 {
-    struct sampled token = {.id = g->prompt[at], .n_top = -1};
+    struct sampled token = {.id = g->ids[at], .n_top = -1};
     if (logits)
-        QN_TRY(sampler_score(g->sampler, logits, g->prompt[at], &token, err));
+        QN_TRY(sampler_score(g->sampler, logits, g->ids[at], &token, err));
     pthread_mutex_lock(&g->mu);
     struct ring_event *e = ring_push(&g->ring);
     e->kind = GEN_PROMPT;
@@ -197,14 +204,29 @@ static enum qn_status text_ok(const struct gen *g, const struct buf *text, struc
     return QN_OK;
 }
 
+/* Room for one made token more. */
+static enum qn_status need_id(struct gen *g, struct qn_err *err)
+{
+    if (g->n_ids < g->cap_ids)
+        return QN_OK;
+    int32_t cap = g->cap_ids > INT32_MAX / 2 ? INT32_MAX : g->cap_ids * 2;
+    int32_t *ids = fault_point("sched.alloc") ? NULL : realloc(g->ids, (size_t)cap * sizeof *ids);
+    if (!ids)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for the answer's tokens");
+    g->ids = ids;
+    g->cap_ids = cap;
+    return QN_OK;
+}
+
 enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
                          struct gen_verdict *verdict, struct qn_err *err)
 {
     struct sampled token;
     *verdict = (struct gen_verdict){.stop_index = -1};
+    QN_TRY(need_id(g, err));
     QN_TRY(sampler_draw(g->sampler, logits, g->n_made, &token, err));
     g->n_made++;
-    g->last_id = token.id;
+    g->ids[g->n_ids++] = token.id;
     if (!g->p.ignore_eos && is_eos(lm, token.id)) {
         *verdict = (struct gen_verdict){true, GEN_STOP_EOS, -1};
         return QN_OK;

@@ -19,7 +19,12 @@
 #include "sched/stops.h"
 #include "tok/tok.h"
 
-enum gen_phase { PHASE_PREFILL, PHASE_DECODE };
+enum gen_phase {
+    PHASE_PREFILL, /* its sequence lacks more than the last token */
+    PHASE_DECODE,
+    PHASE_PARKED, /* waits for memory, without a sequence */
+    PHASE_WAITS,  /* for another generation of its share to read the prompt, without a sequence */
+};
 enum gen_place { PLACE_QUEUED, PLACE_RUNNING, PLACE_ENDED };
 
 struct gen {
@@ -30,9 +35,9 @@ struct gen {
 
     /* Fixed at submission. */
     struct sched *s;
-    struct gen_params p; /* p.prompt and p.sample.bias point to own copies; p.stop is unused */
-    int32_t *prompt;
+    struct gen_params p; /* p.sample.bias is an own copy; p.prompt and p.stop are unused */
     struct logit_bias *bias;
+    bool open_end; /* max_tokens was left open */
     int64_t submit_us;
 
     /* The scheduler's thread alone. */
@@ -42,9 +47,16 @@ struct gen {
     struct stops *stops;
     struct detok *detok;
     struct buf piece; /* one token's bytes on their way from the detokenizer to the stops */
-    int32_t n_fed;    /* prompt tokens the sequence holds */
+    int32_t *ids;     /* [n_ids] the prompt, then what was made */
+    int32_t n_ids, cap_ids;
+    int32_t n_fed; /* of ids: what the sequence holds */
     int32_t n_made;
-    int32_t last_id;
+    int32_t n_read, n_echoed;   /* prompt tokens told about, also while they are read again */
+    int32_t plan_tokens;        /* length its memory is planned for */
+    int64_t plan_bytes;         /* its part of sched.kv_planned */
+    bool forked;                /* its sequence shares the prompt's memory with its share's */
+    int64_t order;              /* of starts: the youngest has the highest */
+    int64_t hold_until;         /* parked: not before so many sequences (sched.n_ended) are gone */
     int32_t room;               /* free places for events when this round began; 0 = paused */
     int64_t start_us, first_us; /* taken from the queue; first logits there */
     int64_t paused_us;          /* since when there has been no room; 0 = there is */
@@ -101,6 +113,8 @@ void gen_drop_work(struct gen *g);
 /* Last event; the client may read it from now on. text is taken, err may be NULL. */
 void gen_publish_done(struct gen *g, const struct gen_verdict *verdict, struct buf *text);
 void gen_publish_error(struct gen *g, const struct qn_err *err);
+
+void gen_share_unref(struct gen_share *sh); /* any thread */
 
 /* ---- sched.c, called from the client's side ------------------------------------------------ */
 

@@ -14,6 +14,11 @@ struct lm_ops {
     enum qn_status (*seq_truncate)(void *self, void *seq, int32_t n, struct qn_err *err);
     /* items[i].seq is the void* of seq_create. */
     enum qn_status (*step)(void *self, struct qn_step_item *items, int32_t n, struct qn_err *err);
+    /* Bytes of memory a sequence of n tokens takes. Any thread, unlike the others. NULL: memory is
+     * not planned. */
+    int64_t (*seq_bytes)(const void *self, int32_t n);
+    /* A second sequence with the same tokens. NULL, or QN_UNSUPPORTED: cannot be. */
+    enum qn_status (*seq_fork)(void *self, void *seq, void **out, struct qn_err *err);
 };
 
 struct lm {

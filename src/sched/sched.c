@@ -1,16 +1,10 @@
 /*
- * sched.c - the scheduler's thread: takes generations from the queue, puts the rows of all running
- * ones into engine steps, hands out what comes back.
+ * sched.c - the scheduler's life, what clients call, and its thread's loop: admit (admit.c), then
+ * one step for all that run (round.c), until there is nothing to do; then sleep until poked.
  *
- * Each round: end what was cancelled, fill free lanes from the queue, plan a step (one row for each
- * generation that decodes, a chunk for those that still read their prompt, at most max_rows), run
- * it, deliver. The round robin over running generations starts one further each time.
- *
- * Invariant: only this thread calls the lm and touches `run`, the plan and the row buffers; mu
- * guards the queue, the places of generations, the statistics and the flags. No lock is held in a
- * step.
+ * Invariant: see sched_int.h for who touches what.
  */
-#include "sched/sched.h"
+#include "sched/sched_int.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -18,41 +12,10 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/log.h"
-#include "sched/gen.h"
 
-#define WHERE        "scheduler"
-#define ECHO_ROWS    32 /* rows of prompt logits in one step: bounds their memory */
-#define ECHO_MORE    4  /* events of an echo step beside its rows: first token, progress, answer */
-#define LIVE_MORE    16 /* paused generations that may hold a sequence beside the lanes */
+#define WHERE        SCHED_WHERE
+#define LIVE_MORE    16 /* generations beside the lanes: paused, parked, waiting for a reader */
 #define PAUSE_MAX_MS 30000
-
-struct sched {
-    struct lm lm;
-    const struct tok *tok;
-    struct ids newline; /* ids of "\n", which xtc leaves alone */
-    int32_t n_lane, queue_max, chunk;
-    int64_t pause_max_us;
-    pthread_t thread;
-
-    pthread_mutex_t mu;
-    pthread_cond_t wake; /* to the thread: signals moved or quit */
-    pthread_cond_t idle; /* to sched_drain: nothing runs or waits */
-    struct fairq queue;
-    struct sched_stats stats;
-    uint64_t signals;
-    bool draining, quit;
-
-    /* The thread's own. */
-    struct gen **run; /* [n_lane + LIVE_MORE] */
-    int32_t n_run, run_max, turn;
-    int64_t look_us;            /* when a paused generation has to make way; 0 = none has to */
-    struct qn_step_item *items; /* [n_lane] the planned step */
-    struct gen **who;           /* [n_lane] whose item it is */
-    int32_t n_item;
-    float *rows;      /* [n_lane, n_vocab] */
-    float *echo_rows; /* [ECHO_ROWS, n_vocab], made when first asked for */
-};
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -107,10 +70,11 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     if (n_lane < 1 || n_lane > lm->max_rows)
         QN_FAIL(err, QN_BAD_INPUT, WHERE, "%d lanes; expected 1 to %d, the rows of one step",
                 p->n_lane, lm->max_rows);
-    if (p->queue_max < 0 || p->chunk < 0 || p->pause_max_ms < 0)
+    if (p->queue_max < 0 || p->chunk < 0 || p->pause_max_ms < 0 || p->kv_budget < 0)
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
-                "queue limit %d, chunk %d, longest pause %d ms; expected 0 or more", p->queue_max,
-                p->chunk, p->pause_max_ms);
+                "queue limit %d, chunk %d, longest pause %d ms, KV budget %lld bytes; expected 0 "
+                "or more",
+                p->queue_max, p->chunk, p->pause_max_ms, (long long)p->kv_budget);
     struct sched *s = calloc(1, sizeof *s);
     if (!s)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for the scheduler");
@@ -119,6 +83,10 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     s->n_lane = n_lane;
     s->queue_max = p->queue_max ? p->queue_max : 64;
     s->chunk = p->chunk && p->chunk < lm->max_rows ? p->chunk : lm->max_rows;
+    s->paced = p->chunk == 0;
+    s->kv_budget = lm->ops->seq_bytes ? p->kv_budget : 0;
+    s->stats.kv_budget = s->kv_budget;
+    s->fit_tokens = sched_fit_tokens(s);
     s->pause_max_us = (p->pause_max_ms ? p->pause_max_ms : PAUSE_MAX_MS) * (int64_t)1000;
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -196,10 +164,12 @@ static enum qn_status enqueue(struct sched *s, struct gen *g, struct qn_err *err
 {
     if (s->draining)
         QN_FAIL(err, QN_BUSY, WHERE, "the server is shutting down and takes no new requests");
-    if (s->stats.waiting >= s->queue_max)
+    if (s->stats.waiting >= s->queue_max &&
+        (fairq_waiting(&s->queue, g->p.client) >= s->queue_max / 8 ||
+         s->stats.waiting >= 2 * (int64_t)s->queue_max))
         QN_FAIL(err, QN_BUSY, WHERE, "%d requests are waiting, the queue's limit; try again later",
                 s->stats.waiting);
-    if (!fairq_push(&s->queue, g->p.client, &g->node))
+    if (!fairq_push(&s->queue, g->p.client, g->p.user, &g->node))
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory to queue a request");
     return QN_OK;
 }
@@ -209,11 +179,17 @@ enum qn_status sched_submit(struct sched *s, const struct gen_params *p, struct 
 {
     struct gen *g = NULL;
     enum qn_status st = gen_create(s, &s->lm, p, &g, err);
+    if (st == QN_OK)
+        st = sched_check_memory(s, g, err);
     pthread_mutex_lock(&s->mu);
     if (st == QN_OK)
         st = enqueue(s, g, err);
     if (st == QN_OK) {
         atomic_fetch_add(&g->refs, 1);
+        if (p->share && !p->prompt_logprobs) {
+            atomic_fetch_add(&p->share->refs, 1);
+            g->p.share = p->share;
+        }
         g->place = PLACE_QUEUED;
         s->stats.submitted++;
         s->stats.waiting++;
@@ -230,8 +206,7 @@ enum qn_status sched_submit(struct sched *s, const struct gen_params *p, struct 
     return st;
 }
 
-/* Under mu. */
-static void tell_idle(struct sched *s)
+void sched_tell_idle(struct sched *s)
 {
     if (s->stats.running + s->stats.waiting == 0)
         pthread_cond_broadcast(&s->idle);
@@ -246,347 +221,47 @@ bool sched_unqueue(struct sched *s, struct gen *g)
         g->place = PLACE_ENDED;
         s->stats.waiting--;
         s->stats.cancelled++;
-        tell_idle(s);
+        sched_tell_idle(s);
     }
     pthread_mutex_unlock(&s->mu);
     return queued;
 }
 
-/* ---- ends ---------------------------------------------------------------------------------- */
+/* ---- shares --------------------------------------------------------------------------------- */
 
-/* Takes g off the lanes and frees all it used, before its client can learn that it ended. */
-static void retire(struct sched *s, struct gen *g, int64_t *counter)
+struct gen_share *gen_share_create(struct sched *s)
 {
-    int64_t now = clock_us();
-    g->usage.completion_tokens = g->n_made;
-    if (g->first_us)
-        g->usage.decode_us = now - g->first_us;
-    else
-        g->usage.prefill_us = now - g->start_us;
-    for (int32_t i = 0; i < s->n_run; i++) {
-        if (s->run[i] != g)
-            continue;
-        memmove(&s->run[i], &s->run[i + 1], (size_t)(s->n_run - i - 1) * sizeof s->run[0]);
-        s->n_run--;
-        break;
-    }
-    if (g->seq)
-        s->lm.ops->seq_free(s->lm.self, g->seq);
-    g->seq = NULL;
-    gen_drop_work(g);
+    if (!s->lm.ops->seq_fork || fault_point("sched.alloc"))
+        return NULL;
+    struct gen_share *sh = calloc(1, sizeof *sh);
+    if (!sh)
+        return NULL;
+    sh->s = s;
+    atomic_init(&sh->refs, 1);
+    return sh;
+}
+
+/* Its sequence is the thread's to free. */
+void gen_share_unref(struct gen_share *sh)
+{
+    struct sched *s = sh->s;
+    if (atomic_fetch_sub(&sh->refs, 1) != 1)
+        return;
     pthread_mutex_lock(&s->mu);
-    g->place = PLACE_ENDED;
-    s->stats.running--;
-    (*counter)++;
-    tell_idle(s);
+    sh->next_dead = s->dead;
+    s->dead = sh;
+    s->signals++;
+    pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->mu);
 }
 
-static void fail(struct sched *s, struct gen *g, const struct qn_err *err)
+void gen_share_free(struct gen_share *sh)
 {
-    log_line(LOG_WARN, "sched", "a generation failed after %d of %d prompt tokens and %d made: %s",
-             g->n_fed, g->p.n_prompt, g->n_made, err->msg);
-    retire(s, g, &s->stats.failed);
-    gen_publish_error(g, err);
-    gen_unref(g);
+    if (sh)
+        gen_share_unref(sh);
 }
 
-static void finish(struct sched *s, struct gen *g, struct gen_verdict verdict)
-{
-    struct buf text = BUF_INIT;
-    struct qn_err err = {0};
-    if (gen_flush(g, &verdict, &text, &err) != QN_OK) {
-        buf_free(&text);
-        fail(s, g, &err);
-        return;
-    }
-    bool cancelled = verdict.finish == GEN_CANCELLED;
-    retire(s, g, cancelled ? &s->stats.cancelled : &s->stats.finished);
-    gen_publish_done(g, &verdict, &text);
-    gen_unref(g);
-}
-
-static void finish_as(struct sched *s, struct gen *g, enum gen_finish why)
-{
-    finish(s, g, (struct gen_verdict){true, why, -1});
-}
-
-/* ---- starting ------------------------------------------------------------------------------ */
-
-/*
- * The seam for a prefix cache: a sequence that already holds the first *n_have tokens of the prompt
- * (at most n_prompt - 1, since the last one's logits are needed; 0 with prompt_logprobs, which
- * needs them all). Without a cache it is a fresh one.
- */
-static enum qn_status obtain_seq(struct sched *s, struct gen *g, void **seq, int32_t *n_have,
-                                 struct qn_err *err)
-{
-    *n_have = 0;
-    return s->lm.ops->seq_create(s->lm.self, seq, err);
-}
-
-static enum qn_status need_echo_rows(struct sched *s, struct qn_err *err)
-{
-    size_t bytes;
-    if (s->echo_rows)
-        return QN_OK;
-    if (!__builtin_mul_overflow((size_t)s->lm.n_vocab, ECHO_ROWS * sizeof *s->echo_rows, &bytes) &&
-        !fault_point("sched.alloc"))
-        s->echo_rows = malloc(bytes);
-    if (!s->echo_rows)
-        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for %d rows of prompt logits", ECHO_ROWS);
-    return QN_OK;
-}
-
-/* g has left the queue and is on a lane; it may end here. */
-static void start(struct sched *s, struct gen *g)
-{
-    struct qn_err err = {0};
-    g->start_us = clock_us();
-    g->usage.queue_us = g->start_us - g->submit_us;
-    s->run[s->n_run++] = g;
-    if (g->p.max_tokens == 0 && !g->p.prompt_logprobs) {
-        finish_as(s, g, GEN_LENGTH);
-        return;
-    }
-    enum qn_status st = gen_start(g, &s->lm, s->tok, &s->newline, &err);
-    if (st == QN_OK && g->p.prompt_logprobs)
-        st = need_echo_rows(s, &err);
-    if (st == QN_OK)
-        st = obtain_seq(s, g, &g->seq, &g->n_fed, &err);
-    if (st != QN_OK) {
-        fail(s, g, &err);
-        return;
-    }
-    g->usage.cached_tokens = g->n_fed;
-    g->phase = PHASE_PREFILL;
-    g->room = RING_CAP;
-}
-
-static struct gen *next_waiting(struct sched *s)
-{
-    pthread_mutex_lock(&s->mu);
-    struct gen *g = (struct gen *)fairq_pop(&s->queue);
-    if (g) {
-        g->place = PLACE_RUNNING;
-        s->stats.waiting--;
-        s->stats.running++;
-    }
-    pthread_mutex_unlock(&s->mu);
-    return g;
-}
-
-/* Fills lanes that nobody ready occupies; returns how many are occupied. */
-static int32_t fill(struct sched *s, int32_t active)
-{
-    while (active < s->n_lane && s->n_run < s->run_max) {
-        struct gen *g = next_waiting(s);
-        if (!g)
-            break;
-        int32_t before = s->n_run;
-        start(s, g);
-        active += s->n_run - before;
-    }
-    return active;
-}
-
-/* With a lane free and no sequence left for those who wait: ends the generation paused longest, if
- * it has been so for pause_max_us; otherwise look_us says when that will be. True when one ended.
- */
-static bool make_way(struct sched *s)
-{
-    struct gen *g = NULL;
-    struct qn_err err = {0};
-    pthread_mutex_lock(&s->mu);
-    bool needed = s->stats.waiting > 0 && s->n_run == s->run_max;
-    pthread_mutex_unlock(&s->mu);
-    for (int32_t i = 0; needed && i < s->n_run; i++)
-        if (s->run[i]->paused_us && (!g || s->run[i]->paused_us < g->paused_us))
-            g = s->run[i];
-    if (!g)
-        return false;
-    int64_t now = clock_us();
-    if (now - g->paused_us < s->pause_max_us) {
-        s->look_us = g->paused_us + s->pause_max_us;
-        return false;
-    }
-    err_set(&err, QN_CANCELLED, WHERE, "the client did not read for %lld s while others waited",
-            (long long)((now - g->paused_us) / 1000000));
-    fail(s, g, &err);
-    return true;
-}
-
-/* Ends the cancelled and those that keep others waiting; fills the lanes. */
-static void admit(struct sched *s)
-{
-    int32_t active = 0;
-    s->look_us = 0;
-    for (int32_t i = s->n_run - 1; i >= 0; i--)
-        if (atomic_load(&s->run[i]->cancel))
-            finish_as(s, s->run[i], GEN_CANCELLED);
-    for (int32_t i = 0; i < s->n_run; i++) {
-        struct gen *g = s->run[i];
-        g->room = gen_room(g, g->phase == PHASE_PREFILL ? ECHO_MORE : 1);
-        active += g->room > 0;
-        g->paused_us = g->room > 0 ? 0 : g->paused_us ? g->paused_us : clock_us();
-    }
-    do
-        active = fill(s, active);
-    while (active < s->n_lane && make_way(s));
-}
-
-/* ---- planning ------------------------------------------------------------------------------ */
-
-/* The next chunk of g's prompt, at most `rows` tokens. */
-static struct qn_step_item chunk_of(struct sched *s, struct gen *g, int32_t rows, float *out)
-{
-    int32_t left = g->p.n_prompt - g->n_fed;
-    int32_t n = rows < s->chunk ? rows : s->chunk;
-    n = n < left ? n : left;
-    struct qn_step_item item = {.seq = g->seq, .ids = g->prompt + g->n_fed, .n_ids = n};
-    if (g->p.prompt_logprobs) {
-        item.n_logits = n;
-        item.logits = s->echo_rows;
-    } else if (n == left) {
-        item.n_logits = 1;
-        item.logits = out;
-    }
-    return item;
-}
-
-/*
- * Chooses up to n_lane ready generations, from s->turn on. Prompts share the rows that the decoding
- * ones leave, so nobody who decodes ever waits for more than one chunk. At most one echo at a time.
- */
-static void plan(struct sched *s)
-{
-    int32_t decoding = 0;
-    bool echo = false;
-    s->n_item = 0;
-    for (int32_t i = 0; i < s->n_run; i++)
-        decoding += s->run[i]->phase == PHASE_DECODE && s->run[i]->room > 0;
-    int32_t spare = s->lm.max_rows - (decoding < s->n_lane ? decoding : s->n_lane - 1);
-    s->turn = s->n_run ? (s->turn + 1) % s->n_run : 0;
-    for (int32_t k = 0; k < s->n_run && s->n_item < s->n_lane; k++) {
-        struct gen *g = s->run[(s->turn + k) % s->n_run];
-        float *out = s->rows + (size_t)s->n_item * (size_t)s->lm.n_vocab;
-        struct qn_step_item item = {
-            .seq = g->seq, .ids = &g->last_id, .n_ids = 1, .n_logits = 1, .logits = out};
-        int32_t rows = spare;
-        if (g->room == 0)
-            continue;
-        if (g->phase == PHASE_PREFILL) {
-            if (g->p.prompt_logprobs) {
-                if (echo)
-                    continue;
-                echo = true;
-                int32_t most = g->room - ECHO_MORE + 1;
-                rows = rows < ECHO_ROWS ? rows : ECHO_ROWS;
-                rows = rows < most ? rows : most;
-            }
-            if (rows < 1)
-                continue;
-            item = chunk_of(s, g, rows, out);
-            spare -= item.n_ids;
-        }
-        s->who[s->n_item] = g;
-        s->items[s->n_item++] = item;
-    }
-}
-
-/* ---- stepping ------------------------------------------------------------------------------ */
-
-static void count(struct sched *s, int32_t prompt, int32_t made)
-{
-    pthread_mutex_lock(&s->mu);
-    s->stats.prompt_tokens += prompt;
-    s->stats.completion_tokens += made;
-    pthread_mutex_unlock(&s->mu);
-}
-
-/* A token for g from its logits, and what follows from it. */
-static void token(struct sched *s, struct gen *g, float *logits)
-{
-    struct gen_verdict verdict;
-    struct qn_err err = {0};
-    int32_t made = g->n_made;
-    enum qn_status st = gen_token(g, &s->lm, logits, &verdict, &err);
-    count(s, 0, g->n_made - made);
-    if (st != QN_OK)
-        fail(s, g, &err);
-    else if (verdict.over)
-        finish(s, g, verdict);
-}
-
-static enum qn_status echo_events(struct sched *s, struct gen *g, const struct qn_step_item *item,
-                                  struct qn_err *err)
-{
-    if (g->n_fed == 0)
-        QN_TRY(gen_emit_prompt(g, 0, NULL, err));
-    for (int32_t i = 0; i < item->n_ids; i++) {
-        int32_t at = g->n_fed + i + 1; /* row i tells about the token after it */
-        if (at < g->p.n_prompt)
-            QN_TRY(gen_emit_prompt(g, at, item->logits + (size_t)i * (size_t)s->lm.n_vocab, err));
-    }
-    return QN_OK;
-}
-
-static void prompt_chunk(struct sched *s, struct gen *g, const struct qn_step_item *item)
-{
-    struct qn_err err = {0};
-    if (g->p.prompt_logprobs && echo_events(s, g, item, &err) != QN_OK) {
-        fail(s, g, &err);
-        return;
-    }
-    g->n_fed += item->n_ids;
-    count(s, item->n_ids, 0);
-    gen_emit_progress(g);
-    if (g->n_fed < g->p.n_prompt)
-        return;
-    g->phase = PHASE_DECODE;
-    g->first_us = clock_us();
-    g->usage.prefill_us = g->first_us - g->start_us;
-    if (g->p.max_tokens == 0)
-        finish_as(s, g, GEN_LENGTH);
-    else
-        token(s, g, item->logits + (size_t)(item->n_logits - 1) * (size_t)s->lm.n_vocab);
-}
-
-static void deliver(struct sched *s, struct gen *g, const struct qn_step_item *item)
-{
-    if (g->phase == PHASE_PREFILL)
-        prompt_chunk(s, g, item);
-    else
-        token(s, g, item->logits);
-}
-
-/* A step that fails has changed nothing, so its items can be tried one by one: only those that fail
- * alone end, the others do not notice. */
-static void step(struct sched *s)
-{
-    struct qn_err err = {0};
-    enum qn_status st = s->lm.ops->step(s->lm.self, s->items, s->n_item, &err);
-    for (int32_t i = 0; i < s->n_item; i++) {
-        if (st != QN_OK && s->n_item > 1)
-            err.code = s->lm.ops->step(s->lm.self, &s->items[i], 1, &err);
-        if (st != QN_OK && err.code != QN_OK)
-            fail(s, s->who[i], &err);
-        else
-            deliver(s, s->who[i], &s->items[i]);
-    }
-}
-
-static void end_all(struct sched *s)
-{
-    while (s->n_run > 0)
-        finish_as(s, s->run[s->n_run - 1], GEN_CANCELLED);
-    for (struct gen *g; (g = next_waiting(s)) != NULL;) {
-        g->start_us = clock_us();
-        g->usage.queue_us = g->start_us - g->submit_us;
-        s->run[s->n_run++] = g;
-        finish_as(s, g, GEN_CANCELLED);
-    }
-}
+/* ---- the thread ----------------------------------------------------------------------------- */
 
 static void *main_loop(void *arg)
 {
@@ -598,12 +273,9 @@ static void *main_loop(void *arg)
         pthread_mutex_unlock(&s->mu);
         if (quit)
             break;
-        admit(s);
-        plan(s);
-        if (s->n_item > 0) {
-            step(s);
+        sched_admit(s);
+        if (sched_round(s))
             continue;
-        }
         pthread_mutex_lock(&s->mu);
         while (s->signals == seen && !s->quit && (!s->look_us || clock_us() < s->look_us)) {
             if (s->look_us)
@@ -613,6 +285,7 @@ static void *main_loop(void *arg)
         }
         pthread_mutex_unlock(&s->mu);
     }
-    end_all(s);
+    sched_end_all(s);
+    sched_free_shares(s);
     return NULL;
 }

@@ -8,8 +8,16 @@
  * its lane until it reads again. Where too many are paused for others to start, the one paused
  * longest ends after a while (pause_max_ms).
  *
- * Fair: generations are taken round robin over `client` keys, in order within one client. All
- * running ones advance together, one engine step at a time, long prompts in chunks between.
+ * Fair: generations are taken round robin over clients and, within one, over its users. All running
+ * ones advance together, one engine step at a time, long prompts in chunks between.
+ */
+/*
+ * Memory is planned (kv_budget). A generation starts when its sequence fits at its planned length:
+ * prompt and max_tokens; where max_tokens is open, what it holds and a reserve of RESERVE tokens,
+ * which grows as the answer does. Nobody overtakes the one that waits for memory. When a reserve
+ * cannot grow, a generation is parked: it gives its memory back, waits, and later reads its own
+ * tokens again, which its client notices only as a delay. Paused ones are parked first, then the
+ * youngest; so the oldest always gets to its end.
  */
 #ifndef SCHED_SCHED_H
 #define SCHED_SCHED_H
@@ -25,9 +33,14 @@ struct gen;
 struct sched_params {
     /* At most n_lane + 16 sequences exist at a time: the lanes', and those of paused generations.
      */
-    int32_t n_lane;    /* generations in one step, 1..lm.max_rows; 0 = 1, the serial lane */
-    int32_t queue_max; /* waiting generations before QN_BUSY; 0 = 64 */
-    int32_t chunk;     /* prompt tokens per step; 0 = lm.max_rows, which also limits it */
+    int32_t n_lane; /* generations in one step, 1..lm.max_rows; 0 = 1, the serial lane */
+    /* Waiting generations before QN_BUSY; 0 = 64. Clients with less than an eighth of it may queue
+     * up to twice as many, so that one client alone cannot fill it for all. */
+    int32_t queue_max;
+    /* Prompt tokens per step, at most lm.max_rows; 0 = as many as keep running answers flowing, see
+     * pace.h. */
+    int32_t chunk;
+    int64_t kv_budget; /* bytes that sequences may take together; 0 = no limit */
     /* Milliseconds that a paused generation may keep others waiting when there are no more
      * sequences; then the one paused longest ends with GEN_ERROR. 0 = 30000. */
     int32_t pause_max_ms;
@@ -62,12 +75,20 @@ struct gen_params {
      * (no bias, no penalties), with sample.n_top alternatives; the first token has none (n_top -1),
      * and none has when sample.n_top is -1. */
     bool prompt_logprobs;
-    uint64_t client; /* fairness key */
+    uint64_t client, user; /* fairness keys: what we know, what the client says; see fairq.h */
+    /* Of several generations of one prompt the first reads it and the others begin with a copy of
+     * what it read; NULL = reads it itself. No use with prompt_logprobs. */
+    struct gen_share *share;
 };
 
+/* Ties generations of the same prompt together. Kept until it is freed and they have ended. NULL:
+ * no memory, or the model cannot (then each one reads the prompt). */
+struct gen_share *gen_share_create(struct sched *s);
+void gen_share_free(struct gen_share *sh); /* any thread; NULL is fine */
+
 /* QN_BUSY when the queue is full or the scheduler is draining; QN_BAD_INPUT for parameters out of
- * range (the message names them), also for a prompt that leaves no room (with both counts). Any
- * thread. The caller frees *out with gen_free. */
+ * range (the message names them), also for a prompt that leaves no room and for a length whose
+ * memory could never be had (with the numbers). Any thread. The caller frees *out with gen_free. */
 enum qn_status sched_submit(struct sched *s, const struct gen_params *p, struct gen **out,
                             struct qn_err *err);
 
@@ -118,6 +139,8 @@ struct sched_stats {
      * QN_BAD_INPUT) are apart. */
     int64_t submitted, finished, failed, cancelled, rejected;
     int64_t prompt_tokens, completion_tokens; /* computed so far; cached ones are not */
+    int64_t kv_budget, kv_planned;            /* bytes; kv_budget 0 = no limit */
+    int64_t parked;                           /* how often one gave its memory back */
 };
 /* Any thread; a generation is counted as ended before its last event can be read. */
 void sched_stats(struct sched *s, struct sched_stats *out);

@@ -197,7 +197,8 @@ static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, st
     return QN_OK;
 }
 
-static const struct lm_ops ops = {seq_create, seq_free, seq_truncate, step};
+static const struct lm_ops ops = {
+    .seq_create = seq_create, .seq_free = seq_free, .seq_truncate = seq_truncate, .step = step};
 
 struct lm scripted_lm_as(struct scripted_lm *m)
 {

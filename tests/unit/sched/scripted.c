@@ -46,6 +46,9 @@ struct scripted {
     int64_t fail_step;
     bool fail_alone;
     int32_t max_seq;
+    int64_t max_tokens;
+    uint64_t *prompts; /* [n_known] hashes of those answered so far, with params.resumes */
+    size_t n_known;
 };
 
 static const int32_t eos_ids[] = {SCRIPTED_EOS, SCRIPTED_IM_END};
@@ -275,11 +278,9 @@ static void record(struct scripted *sc, const struct scripted_call *call)
         sc->calls[sc->n_call++] = *call;
 }
 
-static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
+/* A new sequence into *seq; q becomes the sequence's or is freed. */
+static enum qn_status adopt(struct scripted *sc, struct sseq *q, void **seq, struct qn_err *err)
 {
-    struct scripted *sc = self;
-    struct sseq *q = calloc(1, sizeof *q);
-    QN_ASSERT(q);
     pthread_mutex_lock(&sc->mu);
     bool full = sc->max_seq >= 0 && sc->counts.alive >= sc->max_seq;
     if (!full) {
@@ -292,13 +293,53 @@ static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
     }
     pthread_mutex_unlock(&sc->mu);
     if (full) {
+        free(q->ids);
+        free(q->a.ids);
         free(q);
         return err_set(err, QN_NO_MEMORY, "scripted", "no room for another sequence");
     }
-    q->n_prompt = -1;
-    q->a = (struct answer){.fail_at = -1, .nan_at = -1};
     *seq = q;
     return QN_OK;
+}
+
+static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
+{
+    struct sseq *q = calloc(1, sizeof *q);
+    QN_ASSERT(q);
+    q->n_prompt = -1;
+    q->a = (struct answer){.fail_at = -1, .nan_at = -1};
+    return adopt(self, q, seq, err);
+}
+
+static int32_t *copy_ids(const int32_t *ids, int32_t n)
+{
+    int32_t *c = malloc((size_t)(n + 1) * sizeof *c);
+    QN_ASSERT(c);
+    if (n > 0)
+        memcpy(c, ids, (size_t)n * sizeof *c);
+    return c;
+}
+
+static enum qn_status seq_fork(void *self, void *seq, void **out, struct qn_err *err)
+{
+    struct scripted *sc = self;
+    const struct sseq *from = seq;
+    struct sseq *q = malloc(sizeof *q);
+    QN_ASSERT(q);
+    *q = *from;
+    q->ids = copy_ids(from->ids, from->n);
+    q->a.ids = copy_ids(from->a.ids, from->a.n);
+    QN_TRY(adopt(sc, q, out, err));
+    pthread_mutex_lock(&sc->mu);
+    sc->counts.forked++;
+    sc->counts.held += q->n;
+    pthread_mutex_unlock(&sc->mu);
+    return QN_OK;
+}
+
+static int64_t seq_bytes(const void *self, int32_t n)
+{
+    return ((const struct scripted *)self)->p.token_bytes * n;
 }
 
 static void seq_free(void *self, void *seq)
@@ -308,6 +349,7 @@ static void seq_free(void *self, void *seq)
     pthread_mutex_lock(&sc->mu);
     sc->counts.freed++;
     sc->counts.alive--;
+    sc->counts.held -= q->n;
     record(sc, &(struct scripted_call){
                    .kind = SCRIPTED_FREE, .step = sc->counts.steps, .seq = q->number});
     pthread_mutex_unlock(&sc->mu);
@@ -322,6 +364,7 @@ static enum qn_status seq_truncate(void *self, void *seq, int32_t n, struct qn_e
     struct sseq *q = seq;
     if (n < 0 || n > q->n)
         return err_set(err, QN_BAD_INPUT, "scripted", "cannot cut %d tokens to %d", q->n, n);
+    int32_t gone = q->n - n;
     q->n = n;
     q->n_prompt = -1;
     q->echo = false;
@@ -330,6 +373,7 @@ static enum qn_status seq_truncate(void *self, void *seq, int32_t n, struct qn_e
         q->hash = hash64(&q->ids[i], sizeof q->ids[i], q->hash);
     pthread_mutex_lock(&sc->mu);
     sc->counts.truncated++;
+    sc->counts.held -= gone;
     record(sc, &(struct scripted_call){.kind = SCRIPTED_TRUNCATE,
                                        .step = sc->counts.steps,
                                        .seq = q->number,
@@ -347,6 +391,25 @@ static void row(const struct scripted *sc, uint64_t hash, int32_t id, bool nan, 
     }
     if (!nan)
         x[id] = sc->p.peak;
+}
+
+/* With params.resumes: the length of the known prompt that q began with, else q's own, which is
+ * known from now on. */
+static int32_t prompt_length(struct scripted *sc, const struct sseq *q)
+{
+    uint64_t h = 0;
+    for (int32_t i = 0; sc->p.resumes && i < q->n; i++) {
+        h = hash64(&q->ids[i], sizeof q->ids[i], h);
+        for (size_t k = 0; k < sc->n_known; k++)
+            if (sc->prompts[k] == h)
+                return i + 1;
+    }
+    if (!sc->p.resumes)
+        return q->n;
+    sc->prompts = realloc(sc->prompts, (sc->n_known + 1) * sizeof *sc->prompts);
+    QN_ASSERT(sc->prompts);
+    sc->prompts[sc->n_known++] = h;
+    return q->n;
 }
 
 /* Is the item's one token an answer (it follows logits) and not the last of an echoed prompt? */
@@ -386,10 +449,13 @@ static void step_item(struct scripted *sc, const struct qn_step_item *item)
         return;
     if (!goes_on) {
         struct buf text = BUF_INIT;
+        int32_t held = q->n;
+        q->n_prompt = prompt_length(sc, q);
+        q->n = q->n_prompt;
         prompt_text(sc, q, &text);
+        q->n = held;
         answer_of(sc, buf_str(&text), &q->a);
         buf_free(&text);
-        q->n_prompt = q->n;
     }
     int32_t k = q->n - q->n_prompt;
     row(sc, q->hash, answer_at(&q->a, k), q->a.nan_at == k,
@@ -457,6 +523,11 @@ static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, st
         nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
     if (fails)
         return err_set(err, QN_INTERNAL, "scripted", "this step fails as the test says");
+    if (sc->max_tokens >= 0 && sc->counts.held + rows > sc->max_tokens)
+        return err_set(err, QN_NO_MEMORY, "scripted", "no memory for %d tokens more", rows);
+    sc->counts.held += rows;
+    if (sc->counts.held > sc->counts.held_most)
+        sc->counts.held_most = sc->counts.held;
     for (int32_t i = 0; i < n; i++)
         step_item(sc, &items[i]);
     return QN_OK;
@@ -477,6 +548,7 @@ enum qn_status scripted_create(const struct scripted_params *p, struct scripted 
     sc->n_vocab = SCRIPTED_PIECE + p->n_piece;
     sc->fail_step = -1;
     sc->max_seq = -1;
+    sc->max_tokens = -1;
     sc->calls = calloc((size_t)sc->p.n_record, sizeof *sc->calls);
     sc->pieces = calloc((size_t)p->n_piece + 1, sizeof *sc->pieces);
     QN_ASSERT(sc->calls && sc->pieces);
@@ -501,6 +573,7 @@ void scripted_free(struct scripted *sc)
         answer_free(&sc->entries[i].a);
     }
     free(sc->pieces);
+    free(sc->prompts);
     free(sc->calls);
     pthread_mutex_destroy(&sc->mu);
     free(sc);
@@ -508,8 +581,12 @@ void scripted_free(struct scripted *sc)
 
 struct lm scripted_lm(struct scripted *sc)
 {
-    static const struct lm_ops ops = {seq_create, seq_free, seq_truncate, step};
-    return (struct lm){.ops = &ops,
+#define OPS seq_create, seq_free, seq_truncate, step
+    static const struct lm_ops ops[4] = {{OPS, NULL, NULL},
+                                         {OPS, seq_bytes, NULL},
+                                         {OPS, NULL, seq_fork},
+                                         {OPS, seq_bytes, seq_fork}};
+    return (struct lm){.ops = &ops[(sc->p.token_bytes > 0) + 2 * sc->p.fork],
                        .self = sc,
                        .n_vocab = sc->n_vocab,
                        .n_ctx = sc->p.n_ctx,
@@ -554,6 +631,13 @@ void scripted_max_seq(struct scripted *sc, int32_t max_seq)
 {
     pthread_mutex_lock(&sc->mu);
     sc->max_seq = max_seq;
+    pthread_mutex_unlock(&sc->mu);
+}
+
+void scripted_max_tokens(struct scripted *sc, int64_t max_tokens)
+{
+    pthread_mutex_lock(&sc->mu);
+    sc->max_tokens = max_tokens;
     pthread_mutex_unlock(&sc->mu);
 }
 

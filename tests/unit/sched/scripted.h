@@ -50,7 +50,12 @@ struct scripted_params {
     float peak;                /* 0 = 20 */
     const struct str *pieces;  /* copied; raw bytes, two or more, all different */
     int32_t n_piece;
-    int32_t n_record; /* calls kept for scripted_call; 0 = 4096, later ones are dropped */
+    int32_t n_record;    /* calls kept for scripted_call; 0 = 4096, later ones are dropped */
+    int64_t token_bytes; /* what a sequence of n tokens is said to take is n of it; 0 = not told */
+    bool fork;           /* sequences can be copied */
+    /* A new sequence that begins with a prompt answered before and goes on is that answer, read
+     * again. Prompts of such a test must not begin with one another. */
+    bool resumes;
 };
 
 enum qn_status scripted_create(const struct scripted_params *p, struct scripted **out,
@@ -72,13 +77,17 @@ void scripted_say_ids(struct scripted *sc, const char *key, const int32_t *ids, 
  * off. */
 void scripted_fail_step(struct scripted *sc, int64_t step, bool alone);
 void scripted_max_seq(struct scripted *sc, int32_t max_seq);
+/* Steps that would make all sequences together hold more tokens are QN_NO_MEMORY. -1 = off. */
+void scripted_max_tokens(struct scripted *sc, int64_t max_tokens);
 
 struct scripted_counts {
     int64_t steps, rows, logit_rows, created, freed, truncated;
-    int32_t alive;      /* sequences made and not yet freed */
-    int32_t alive_most; /* most at a time */
-    int32_t items_most; /* most sequences in one step */
-    int32_t rows_most;  /* most tokens in one step */
+    int64_t forked;          /* of those created */
+    int64_t held, held_most; /* tokens of all sequences alive */
+    int32_t alive;           /* sequences made and not yet freed */
+    int32_t alive_most;      /* most at a time */
+    int32_t items_most;      /* most sequences in one step */
+    int32_t rows_most;       /* most tokens in one step */
 };
 void scripted_counts(struct scripted *sc, struct scripted_counts *out);
 

@@ -1,0 +1,26 @@
+/*
+ * pace.h - how many prompt tokens a step may read so that running answers do not stall. It learns
+ * from the time that steps took: what a step of n answers costs alone, and what a prompt token adds.
+ * Only the size of chunks depends on it, never a result. The scheduler's thread. Start with {0}.
+ */
+#ifndef SCHED_PACE_H
+#define SCHED_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PACE_LANES 64 /* answers told apart; more count as so many */
+
+struct pace {
+    double plain_us[PACE_LANES + 1]; /* a step of n answers and no prompt; 0 = not yet known */
+    double row_us[2]; /* one prompt token more: alone, beside answers; 0 = not yet known */
+    int32_t mixed;    /* steps with both since one without prompt tokens */
+};
+
+/* Prompt tokens for the next step beside n_decode answers, 0..most. 0: this step is to be taken
+ * without any, to see what that costs. */
+int32_t pace_rows(const struct pace *p, int32_t n_decode, int32_t most);
+/* What a step took. */
+void pace_note(struct pace *p, int32_t n_decode, int32_t n_prompt, int64_t us);
+
+#endif

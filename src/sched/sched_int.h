@@ -1,0 +1,100 @@
+/*
+ * sched_int.h - the scheduler, as its files share it: sched.c (life, clients, the thread),
+ * admit.c (who runs: starts, ends, memory), round.c (one step: plan, run, deliver). Inside sched/
+ * only.
+ *
+ * Only the thread calls the lm and touches its own fields; mu guards the rest. No lock is held in a
+ * step.
+ */
+#ifndef SCHED_SCHED_INT_H
+#define SCHED_SCHED_INT_H
+
+#include "sched/gen.h"
+#include "sched/pace.h"
+
+#define SCHED_WHERE "scheduler"
+#define ECHO_ROWS   32 /* rows of prompt logits in one step: bounds their memory */
+#define ECHO_MORE   4  /* events of an echo step beside its rows: first token, progress, answer */
+
+struct sched {
+    struct lm lm;
+    const struct tok *tok;
+    struct ids newline; /* ids of "\n", which xtc leaves alone */
+    int32_t n_lane, queue_max, chunk;
+    bool paced;         /* chunk is the most; pace decides */
+    int64_t kv_budget;  /* 0 = memory is not planned */
+    int32_t fit_tokens; /* the longest sequence that fits into it; n_ctx without a budget */
+    int64_t pause_max_us;
+    pthread_t thread;
+
+    pthread_mutex_t mu;
+    pthread_cond_t wake; /* to the thread: signals moved or quit */
+    pthread_cond_t idle; /* to sched_drain: nothing runs or waits */
+    struct fairq queue;
+    struct sched_stats stats;
+    struct gen_share *dead; /* to be freed by the thread */
+    uint64_t signals;
+    bool draining, quit;
+
+    /* The thread's own. */
+    struct gen **run; /* [run_max] */
+    int32_t n_run, run_max, turn;
+    int64_t look_us;    /* when a paused generation has to make way; 0 = none has to */
+    int64_t kv_planned; /* bytes promised to those that hold a sequence */
+    int64_t order;      /* numbers generations as they start */
+    int64_t n_ended;    /* sequences given back so far */
+    struct pace pace;
+    struct qn_step_item *items;         /* [n_lane] the planned step */
+    struct gen **who;                   /* [n_lane] whose item it is */
+    int32_t n_item, n_decode, n_prompt; /* of the step: items, answers, prompt tokens */
+    float *rows;                        /* [n_lane, n_vocab] */
+    float *echo_rows;                   /* [ECHO_ROWS, n_vocab], made when first asked for */
+};
+
+/* What generations of one prompt have in common. refs: the client and each of the generations. */
+struct gen_share {
+    struct sched *s;
+    struct gen_share *next_dead; /* sched.mu */
+    atomic_int refs;
+    /* The thread's own. */
+    enum { SHARE_OPEN, SHARE_READING, SHARE_READY, SHARE_BROKEN } state;
+    struct gen *reader; /* SHARE_READING */
+    void *seq;          /* SHARE_READY: holds the prompt, is never stepped */
+    float *logits;      /* [n_vocab] after the prompt's last token */
+    int64_t bytes;      /* of the plan */
+    int32_t n_cached;   /* prompt tokens that the reader did not compute */
+};
+
+/* ---- admit.c -------------------------------------------------------------------------------- */
+
+/* The most tokens of a lone sequence within the budget. */
+int32_t sched_fit_tokens(const struct sched *s);
+/* Refuses a length that can never fit, or cuts an open one: see gen_params.max_tokens. Any thread.
+ */
+enum qn_status sched_check_memory(const struct sched *s, struct gen *g, struct qn_err *err);
+/* Ends the cancelled and those that keep others waiting; starts those that may. */
+void sched_admit(struct sched *s);
+/* Memory for g's next token, in what it has planned or more. False: g, or an older one's need, had
+ * it parked; it takes no part in this round. */
+bool sched_extend(struct sched *s, struct gen *g);
+/* A step had no memory: parks the youngest but one. False when there is nothing to give. */
+bool sched_give_memory(struct sched *s);
+/* The reader has its prompt's logits: copies for the others. */
+void sched_share_fill(struct sched *s, struct gen *g, const float *logits);
+void sched_free_shares(struct sched *s);
+
+void sched_fail(struct sched *s, struct gen *g, const struct qn_err *err);
+void sched_finish(struct sched *s, struct gen *g, struct gen_verdict verdict);
+void sched_finish_as(struct sched *s, struct gen *g, enum gen_finish why);
+void sched_end_all(struct sched *s);
+/* Under mu. */
+void sched_tell_idle(struct sched *s);
+
+/* ---- round.c -------------------------------------------------------------------------------- */
+
+/* One step; false when there is nothing to do. */
+bool sched_round(struct sched *s);
+/* A token for g from its logits (destroyed), and what follows from it. */
+void sched_token(struct sched *s, struct gen *g, float *logits);
+
+#endif
