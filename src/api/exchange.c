@@ -7,12 +7,12 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/rng.h"
 
 #define WINDOW     8                 /* choices of one request in the scheduler together */
 #define RETRY_US   20000             /* between tries to submit a further choice */
 #define GIVE_UP_US (int64_t)60000000 /* queue full for this long with nothing running */
-#define POLL_MS    3                 /* per generation, when several run */
 
 struct slot {
     struct gen *gen; /* NULL = free */
@@ -24,7 +24,9 @@ struct exchange {
     struct sched *sched;
     const struct api_model *m;
     const struct api_request *r;
-    uint64_t client;
+    uint64_t client, user;
+    struct gen_bell bell;
+    struct gen_share *share; /* of the prompt that choice `next` has; NULL with one choice each */
     struct slot slots[WINDOW];
     int32_t n_live, next, n_done, n_choices; /* next: first choice not submitted yet */
     int32_t turn;                            /* slot looked at first by the next wait */
@@ -41,6 +43,16 @@ static uint64_t seed_of(const struct api_request *r, int32_t j)
     return j == 0 ? r->sample.seed : rng_u64(r->sample.seed, 0x63686f696365u, (uint64_t)j);
 }
 
+/* The choices of a prompt read it once. Best effort: without a share each reads it itself. */
+static struct gen_share *share_of_next(struct exchange *x)
+{
+    if (x->next % x->r->n == 0) {
+        gen_share_free(x->share);
+        x->share = x->r->n > 1 ? gen_share_create(x->sched) : NULL;
+    }
+    return x->share;
+}
+
 static enum qn_status submit(struct exchange *x, struct qn_err *err)
 {
     const struct api_request *r = x->r;
@@ -54,6 +66,9 @@ static enum qn_status submit(struct exchange *x, struct qn_err *err)
         .ignore_eos = r->ignore_eos,
         .prompt_logprobs = r->echo && r->sample.n_top >= 0,
         .client = x->client,
+        .user = x->user,
+        .share = share_of_next(x),
+        .bell = &x->bell,
     };
     p.sample.seed = seed_of(r, x->next % r->n);
     memcpy(p.stop, r->stop, sizeof p.stop);
@@ -103,6 +118,8 @@ enum qn_status exchange_start(struct sched *s, const struct api_model *m,
     x->m = m;
     x->r = r;
     x->client = client;
+    x->user = hash64(r->user.p, r->user.n, 0);
+    gen_bell_init(&x->bell);
     x->n_choices = r->n_prompts * r->n;
     enum qn_status st = submit(x, &err);
     if (st == QN_OK)
@@ -216,6 +233,12 @@ static bool take(struct exchange *x, int wait_ms, struct api_event *ev)
     return false;
 }
 
+/* Of `left` ms, what to wait before further choices are tried. */
+static int wait_ms(int64_t left)
+{
+    return left < RETRY_US / 1000 ? (int)left : RETRY_US / 1000;
+}
+
 static void pause_ms(int ms)
 {
     struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
@@ -241,12 +264,13 @@ void exchange_next(struct exchange *x, int timeout_ms, struct api_event *ev)
         int64_t left = (until - clock_us() + 999) / 1000;
         if (left < 0)
             left = 0;
-        if (x->n_live == 1 && take(x, (int)left, ev))
+        uint64_t seen = gen_bell_count(&x->bell);
+        if (take(x, x->n_live == 1 ? (int)left : 0, ev))
             return;
-        if (x->n_live > 1 && (take(x, 0, ev) || take(x, left < POLL_MS ? (int)left : POLL_MS, ev)))
-            return;
+        if (x->n_live > 1 && left > 0)
+            gen_bell_wait(&x->bell, seen, x->next < x->n_choices ? wait_ms(left) : (int)left);
         if (x->n_live == 0 && left > 0)
-            pause_ms(left < 20 ? (int)left : 20);
+            pause_ms(wait_ms(left));
         if (left == 0)
             return;
     }
@@ -266,5 +290,7 @@ void exchange_free(struct exchange *x)
             gen_cancel(x->slots[i].gen);
     for (int32_t i = 0; i < WINDOW; i++)
         gen_free(x->slots[i].gen);
+    gen_share_free(x->share);
+    gen_bell_free(&x->bell);
     free(x);
 }

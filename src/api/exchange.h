@@ -13,7 +13,7 @@
 struct exchange;
 
 /* Submits the first choices. The request must stay alive and unchanged until exchange_free. client:
- * fairness key. Refused with 429 when the queue is full. */
+ * fairness key, within which request.user is another. Refused with 429 when the queue is full. */
 enum qn_status exchange_start(struct sched *s, const struct api_model *m,
                               const struct api_request *r, uint64_t client, struct exchange **out,
                               struct api_error *e);

@@ -205,7 +205,8 @@ static void stats_requests(struct jw *w, const struct sched_stats *s)
     jw_obj_end(w);
 }
 
-static void stats_memory(struct jw *w, const struct api_model *m, const struct native_server *srv)
+static void stats_memory(struct jw *w, const struct api_model *m, const struct sched_stats *s,
+                         const struct native_server *srv)
 {
     jw_key(w, "memory");
     jw_obj(w);
@@ -215,6 +216,10 @@ static void stats_memory(struct jw *w, const struct api_model *m, const struct n
         jw_ki64(w, "kv_token_bytes", m->info->kv_token_bytes);
         jw_ki64(w, "sequence_state_bytes", m->info->seq_state_bytes);
     }
+    if (s->kv_budget)
+        jw_ki64(w, "kv_budget_bytes", s->kv_budget);
+    jw_ki64(w, "kv_planned_bytes", s->kv_planned);
+    jw_ki64(w, "parked", s->parked);
     jw_obj_end(w);
 }
 
@@ -226,6 +231,6 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
     jw_obj(&w);
     stats_server(&w, m, srv);
     stats_requests(&w, s);
-    stats_memory(&w, m, srv);
+    stats_memory(&w, m, s, srv);
     jw_obj_end(&w);
 }

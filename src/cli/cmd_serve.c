@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/sysmem.h"
 #include "cli/model_arg.h"
 #include "cli/progress.h"
 #include "cli/verbs.h"
@@ -25,10 +26,13 @@
 #define KEYS_MAX       64
 #define FDS_WANTED     65536
 #define KEY_FILE_BYTES ((size_t)64 << 10)
+#define PROGRAM_BYTES  ((int64_t)64 << 20) /* tokenizer, activations, requests */
+#define FEW_TOKENS     256                 /* a server that cannot hold so many is of no use */
 
 struct serve_opts {
     const char *model, *host, *api_key, *api_key_file, *config;
-    int64_t port, ctx, threads, batch, max_queue, max_connections, max_body, idle, drain;
+    int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
+    int64_t memory_budget, kv_budget;
     struct cli_strs aliases, cors;
     bool insecure, no_access_log;
     int log_format;
@@ -64,6 +68,32 @@ static const struct cli_opt serve_opts[] = {
      .def = "8",
      .help = "Most answers made together; 1 makes them one after the other.",
      .off = CLI_AT_INT(struct serve_opts, batch)},
+    {.name = "prefill-chunk",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = 1,
+     .max = 4096,
+     .def_text = "as many as keep running answers flowing",
+     .help = "Prompt tokens read between two tokens of running answers. More make prompts faster "
+             "and running answers stall longer.",
+     .off = CLI_AT_INT(struct serve_opts, chunk)},
+    {.name = "memory-budget",
+     .type = CLI_SIZE,
+     .arg = "SIZE",
+     .min = 1 << 20,
+     .max = 1e15,
+     .def_text = "80 % of the machine's memory, or of the control group's",
+     .help = "Memory for everything: weights, keys and values, work memory. Requests wait until "
+             "theirs is free; one that could never fit is refused with 400.",
+     .off = CLI_AT_SIZE(struct serve_opts, memory_budget)},
+    {.name = "kv-budget",
+     .type = CLI_SIZE,
+     .arg = "SIZE",
+     .min = 1 << 16,
+     .max = 1e15,
+     .def_text = "what the memory budget leaves beside the weights",
+     .help = "Memory for keys and values of all requests together.",
+     .off = CLI_AT_SIZE(struct serve_opts, kv_budget)},
     {.name = "max-queue",
      .type = CLI_INT,
      .arg = "N",
@@ -282,6 +312,36 @@ static enum qn_status sampling(const struct cli *c, const struct serve_opts *o, 
     return QN_OK;
 }
 
+/* What sequences may take together. */
+static enum qn_status plan_memory(const struct serve_opts *o, const struct lm *lm,
+                                  const struct qn_model_info *info, struct sched_params *sp,
+                                  struct qn_err *err)
+{
+    int64_t limit = sysmem_limit();
+    int64_t budget = o->memory_budget ? o->memory_budget : limit / 10 * 8;
+    int64_t rows = (int64_t)sp->n_lane * info->n_vocab * (int64_t)sizeof(float);
+    int64_t fixed = info->weight_bytes + rows + PROGRAM_BYTES;
+    int64_t least =
+        lm->ops->seq_bytes(lm->self, FEW_TOKENS < info->n_ctx ? FEW_TOKENS : info->n_ctx);
+    if (budget == 0 && !o->kv_budget) /* the system does not say how much there is */
+        return QN_OK;
+    if (o->memory_budget && o->kv_budget > budget - fixed)
+        QN_FAIL(err, QN_BAD_INPUT, "serve",
+                "--kv-budget of %lld MiB and %lld MiB for weights and work are more than "
+                "--memory-budget, %lld MiB",
+                (long long)(o->kv_budget >> 20), (long long)(fixed >> 20),
+                (long long)(budget >> 20));
+    sp->kv_budget = o->kv_budget ? o->kv_budget : budget - fixed;
+    if (sp->kv_budget >= least)
+        return QN_OK;
+    QN_FAIL(err, QN_NO_MEMORY, "serve",
+            "of %lld MiB of memory the weights and work memory of %s take %lld, which leaves less "
+            "than the %lld KiB that keys and values of %d tokens need: raise %s, or use a smaller "
+            "model",
+            (long long)(budget >> 20), info->name, (long long)(fixed >> 20),
+            (long long)(least >> 10), FEW_TOKENS, o->kv_budget ? "--kv-budget" : "--memory-budget");
+}
+
 static enum qn_status open_model(const struct cli *c, const struct serve_opts *o, const char *dir,
                                  struct served *s, struct qn_err *err)
 {
@@ -290,9 +350,12 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
     QN_TRY(open_engine(dir, o, s, err));
     const struct qn_model_info *info = qn_engine_info(s->engine);
     struct lm lm = lm_of_engine(s->engine);
-    struct sched_params sp = {.n_lane = (int32_t)o->batch, .queue_max = (int32_t)o->max_queue};
+    struct sched_params sp = {.n_lane = (int32_t)o->batch,
+                              .queue_max = (int32_t)o->max_queue,
+                              .chunk = (int32_t)o->chunk};
     if (sp.n_lane > lm.max_rows)
         sp.n_lane = lm.max_rows;
+    QN_TRY(plan_memory(o, &lm, info, &sp, err));
     for (int i = 0; i < o->aliases.n; i++)
         s->aliases[i] = o->aliases.v[i];
     m->name = info->name;

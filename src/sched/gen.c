@@ -70,6 +70,15 @@ static enum qn_status copy_params(struct gen *g, const struct lm *lm, const stru
     return stops_create(p->stop, p->n_stop, &g->stops, err);
 }
 
+static void clocked_cond(pthread_cond_t *cv)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cv, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 enum qn_status gen_create(struct sched *s, const struct lm *lm, const struct gen_params *p,
                           struct gen **out, struct qn_err *err)
 {
@@ -77,11 +86,7 @@ enum qn_status gen_create(struct sched *s, const struct lm *lm, const struct gen
     struct gen *g = fault_point("sched.alloc") ? NULL : calloc(1, sizeof *g);
     if (!g)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a generation");
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&g->cv, &attr);
-    pthread_condattr_destroy(&attr);
+    clocked_cond(&g->cv);
     pthread_mutex_init(&g->mu, NULL);
     g->s = s;
     g->stop_index = -1;
@@ -160,6 +165,19 @@ int32_t gen_room(struct gen *g, int32_t need)
     return room < need ? 0 : room;
 }
 
+/* Under mu: there is something to read. */
+static void tell(struct gen *g)
+{
+    struct gen_bell *b = g->p.bell;
+    pthread_cond_signal(&g->cv);
+    if (!b)
+        return;
+    pthread_mutex_lock(&b->mu);
+    b->n++;
+    pthread_cond_signal(&b->cv);
+    pthread_mutex_unlock(&b->mu);
+}
+
 /* Progress that nobody has read yet is brought up to date, so it never fills the ring. */
 void gen_emit_progress(struct gen *g)
 {
@@ -169,7 +187,7 @@ void gen_emit_progress(struct gen *g)
         e = ring_push(&g->ring);
     e->kind = GEN_PROGRESS;
     e->n_done = g->n_read;
-    pthread_cond_signal(&g->cv);
+    tell(g);
     pthread_mutex_unlock(&g->mu);
 }
 
@@ -183,7 +201,7 @@ enum qn_status gen_emit_prompt(struct gen *g, int32_t at, const float *logits, s
     e->kind = GEN_PROMPT;
     e->token = token;
     e->n_done = at + 1;
-    pthread_cond_signal(&g->cv);
+    tell(g);
     pthread_mutex_unlock(&g->mu);
     return QN_OK;
 }
@@ -240,7 +258,7 @@ enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
     e->token = token;
     int32_t hit = stops_push(g->stops, buf_str(&g->piece), &e->text);
     enum qn_status st = text_ok(g, &e->text, err);
-    pthread_cond_signal(&g->cv);
+    tell(g);
     pthread_mutex_unlock(&g->mu);
     QN_TRY(st);
 
@@ -272,7 +290,7 @@ static void set_ended(struct gen *g, enum gen_kind kind)
     g->end_kind = kind;
     g->end_usage = g->usage;
     g->ended = true;
-    pthread_cond_broadcast(&g->cv);
+    tell(g);
 }
 
 void gen_publish_done(struct gen *g, const struct gen_verdict *verdict, struct buf *text)
@@ -294,7 +312,28 @@ void gen_publish_error(struct gen *g, const struct qn_err *err)
     pthread_mutex_unlock(&g->mu);
 }
 
-/* ---- the client's side --------------------------------------------------------------------- */
+/* ---- bells --------------------------------------------------------------------------------- */
+
+void gen_bell_init(struct gen_bell *b)
+{
+    pthread_mutex_init(&b->mu, NULL);
+    clocked_cond(&b->cv);
+    b->n = 0;
+}
+
+void gen_bell_free(struct gen_bell *b)
+{
+    pthread_mutex_destroy(&b->mu);
+    pthread_cond_destroy(&b->cv);
+}
+
+uint64_t gen_bell_count(struct gen_bell *b)
+{
+    pthread_mutex_lock(&b->mu);
+    uint64_t n = b->n;
+    pthread_mutex_unlock(&b->mu);
+    return n;
+}
 
 static struct timespec deadline_of(int timeout_ms)
 {
@@ -308,6 +347,17 @@ static struct timespec deadline_of(int timeout_ms)
     }
     return t;
 }
+
+void gen_bell_wait(struct gen_bell *b, uint64_t seen, int timeout_ms)
+{
+    struct timespec until = deadline_of(timeout_ms);
+    pthread_mutex_lock(&b->mu);
+    while (b->n <= seen && pthread_cond_timedwait(&b->cv, &b->mu, &until) == 0)
+        ;
+    pthread_mutex_unlock(&b->mu);
+}
+
+/* ---- the client's side --------------------------------------------------------------------- */
 
 /* Under mu: the next event into ev; false when there is none yet. */
 static bool take_event(struct gen *g, struct gen_event *ev)
@@ -377,6 +427,7 @@ void gen_free(struct gen *g)
         return;
     pthread_mutex_lock(&g->mu);
     bool ended = g->ended;
+    g->p.bell = NULL;
     pthread_mutex_unlock(&g->mu);
     if (!ended)
         gen_cancel(g);

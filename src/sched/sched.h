@@ -22,6 +22,8 @@
 #ifndef SCHED_SCHED_H
 #define SCHED_SCHED_H
 
+#include <pthread.h>
+
 #include "base/buf.h"
 #include "sched/lm.h"
 #include "sched/sample.h"
@@ -79,7 +81,21 @@ struct gen_params {
     /* Of several generations of one prompt the first reads it and the others begin with a copy of
      * what it read; NULL = reads it itself. No use with prompt_logprobs. */
     struct gen_share *share;
+    struct gen_bell *bell; /* rung at each event, for who waits for several; NULL = none */
 };
+
+/* Rung by generations; whoever waits for any of several looks at all of them after each ring. Lives
+ * until the last gen_free of those that know it has returned. */
+struct gen_bell {
+    pthread_mutex_t mu;
+    pthread_cond_t cv;
+    uint64_t n; /* rings so far */
+};
+void gen_bell_init(struct gen_bell *b);
+void gen_bell_free(struct gen_bell *b);
+uint64_t gen_bell_count(struct gen_bell *b);
+/* Waits until it has rung more than `seen` times, at most timeout_ms (>= 0). */
+void gen_bell_wait(struct gen_bell *b, uint64_t seen, int timeout_ms);
 
 /* Ties generations of the same prompt together. Kept until it is freed and they have ended. NULL:
  * no memory, or the model cannot (then each one reads the prompt). */

@@ -245,8 +245,7 @@ static enum qn_status begin(struct http_req *rq, struct job *j, struct api_error
     j->counted = true;
     if (atomic_load(&s->draining))
         return api_refuse(e, 503, "draining", NULL, "the server is shutting down");
-    uint64_t client = hash64(j->req.user.p, j->req.user.n, rq->client);
-    QN_TRY(exchange_start(s->p.sched, s->p.model, &j->req, client, &j->x, e));
+    QN_TRY(exchange_start(s->p.sched, s->p.model, &j->req, rq->client, &j->x, e));
     exchange_watch(j->x, watch, rq);
     return QN_OK;
 }
