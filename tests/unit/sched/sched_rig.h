@@ -1,6 +1,6 @@
 /*
- * sched_rig.h - a scheduler over the scripted model, and answers read to their end, for the tests in
- * this folder. Include after cmocka.
+ * sched_rig.h - a scheduler over the scripted model, and answers read to their end, for the tests
+ * in this folder. Include after cmocka.
  */
 #ifndef TEST_SCHED_RIG_H
 #define TEST_SCHED_RIG_H

@@ -1,7 +1,7 @@
 /*
- * test_sched_memory.c - planned memory, generations that give theirs back and read themselves again,
- * prompts read once for several answers, and the queue's fairness. One reader thread for each
- * generation, so that nobody is paused unless the test wants it.
+ * test_sched_memory.c - planned memory, generations that give theirs back and read themselves
+ * again, prompts read once for several answers, and the queue's fairness. One reader thread for
+ * each generation, so that nobody is paused unless the test wants it.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -365,7 +365,7 @@ static void test_share_no_memory(void **state)
     rig_down(&r);
 }
 
-/* ---- fairness --------------------------------------------------------------------------------- */
+/* ---- fairness ------------------------------------------------------------------------------ */
 
 /* A client with ten names for itself gets no more than one with one. */
 static void test_two_levels(void **state)
