@@ -1,7 +1,8 @@
 /*
- * pace.h - how many prompt tokens a step may read so that running answers do not stall. It learns
- * from the time that steps took: what a step of n answers costs alone, and what a prompt token
- * adds. Only the size of chunks depends on it, never a result. The scheduler's thread. Start with {0}.
+ * pace.h - how many prompt tokens a step may read so that running answers do not stall. It
+ * learns from the time that steps took: what a step of n answers costs alone, and what a prompt
+ * token adds. Only the size of chunks depends on it, never a result. The scheduler's thread. Start
+ * with {0}.
  */
 #ifndef SCHED_PACE_H
 #define SCHED_PACE_H
