@@ -237,28 +237,29 @@ enum qn_status fields_sampling(const struct api_model *m, const struct json *o,
     return logit_bias_of(m, o, r, e);
 }
 
-static enum qn_status stop_of(const struct json *o, struct api_request *r, struct api_error *e)
+enum qn_status fields_stop(const struct json *o, const char *key, struct api_request *r,
+                           struct api_error *e)
 {
-    const struct json *v = json_get(o, "stop");
+    const struct json *v = json_get(o, key);
     if (json_type(v) == JSON_NULL)
         return QN_OK;
     bool one = json_type(v) == JSON_STR;
     if (!one && json_type(v) != JSON_ARR)
-        return field_bad(e, "stop", v, "a non-empty string or an array of up to 16 of them");
+        return field_bad(e, key, v, "a non-empty string or an array of up to 16 of them");
     size_t n = one ? 1 : json_len(v);
     if (n > GEN_STOP_MAX)
-        return api_refuse(e, 400, "invalid_value", "stop",
-                          "stop holds %zu strings; expected at most %d", n, GEN_STOP_MAX);
+        return api_refuse(e, 400, "invalid_value", key, "%s holds %zu strings; expected at most %d",
+                          key, n, GEN_STOP_MAX);
     for (size_t i = 0; i < n; i++) {
         const struct json *s = one ? v : json_at(v, i);
         if (json_type(s) != JSON_STR)
-            return field_bad(e, "stop", s, "non-empty strings");
+            return field_bad(e, key, s, "non-empty strings");
         if (json_str(s).n == 0)
-            return api_refuse(e, 400, "invalid_value", "stop",
-                              "stop holds an empty string; expected non-empty strings");
+            return api_refuse(e, 400, "invalid_value", key,
+                              "%s holds an empty string; expected non-empty strings", key);
         if (json_str(s).n > GEN_STOP_BYTES_MAX)
-            return api_refuse(e, 400, "invalid_value", "stop",
-                              "stop holds a string of %zu bytes; expected at most %d",
+            return api_refuse(e, 400, "invalid_value", key,
+                              "%s holds a string of %zu bytes; expected at most %d", key,
                               json_str(s).n, GEN_STOP_BYTES_MAX);
         r->stop[r->n_stop++] = json_str(s);
     }
@@ -277,5 +278,5 @@ enum qn_status fields_control(const struct json *o, struct api_request *r, struc
     QN_TRY(field_bool(opt, "include_usage", &r->include_usage, e));
     QN_TRY(field_i32(o, "n", 1, API_N_MAX, &r->n, e));
     QN_TRY(field_str(o, "user", &r->user, e));
-    return stop_of(o, r, e);
+    return fields_stop(o, "stop", r, e);
 }

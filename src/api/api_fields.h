@@ -38,6 +38,9 @@ enum qn_status fields_max_tokens(const struct json *o, struct api_request *r, st
 /* temperature, top_p, ... seed, logit_bias, penalties, over the model's defaults. */
 enum qn_status fields_sampling(const struct api_model *m, const struct json *o,
                                struct api_request *r, struct api_error *e);
+/* Stop strings under `key`: one, or an array of them. */
+enum qn_status fields_stop(const struct json *o, const char *key, struct api_request *r,
+                           struct api_error *e);
 /* stop, n, stream, stream_options, user. */
 enum qn_status fields_control(const struct json *o, struct api_request *r, struct api_error *e);
 

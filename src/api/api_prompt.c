@@ -57,7 +57,7 @@ static enum qn_status check_window(const struct api_model *m, const struct api_r
                                    const struct api_prompt *p, const char *name,
                                    struct api_error *e)
 {
-    if (p->n_ids < m->n_ctx)
+    if (p->n_ids < m->n_ctx || r->any_length)
         return QN_OK;
     return api_refuse(e, 400, "context_length_exceeded", name,
                       "the prompt has %d tokens and the context window of this model is %d tokens, "

@@ -139,6 +139,7 @@ void api_request_free(struct api_request *r)
             free(r->prompts[i].ids);
     buf_free(&r->chat_prompt);
     json_free(r->chat);
+    json_free(r->shaped);
     json_free(r->body);
     arena_free(r->arena);
     memset(r, 0, sizeof *r);

@@ -55,7 +55,8 @@ struct api_error {
     const char *code; /* static machine-readable reason or NULL */
     char param[96];   /* the field at fault; "" = none */
     char msg[512];
-    int retry_after_s; /* > 0: worth trying again after that many seconds */
+    int retry_after_s;      /* > 0: worth trying again after that many seconds */
+    const char *request_id; /* borrowed; set where the HTTP request is answered, or NULL */
 };
 
 /* Fills *e and returns the status that goes with `http`, to be forwarded by QN_TRY. param may be
@@ -100,7 +101,8 @@ struct api_request {
     struct arena *arena;
     struct json *body; /* owned */
 
-    struct json *chat; /* owned; what chat_render takes; NULL for raw completions */
+    struct json *shaped; /* owned; an OpenAI-shaped body made of another dialect's, or NULL */
+    struct json *chat;   /* owned; what chat_render takes; NULL for raw completions */
     struct buf chat_prompt;
     struct api_prompt *prompts; /* [n_prompts] in the arena */
     int32_t n_prompts;
@@ -128,6 +130,7 @@ struct api_request {
     bool seeded;
     bool stream, include_usage;
     bool echo;
+    bool any_length; /* only counted: the prompt may be longer than the window */
     struct str user; /* names one of several users behind a connection; {NULL,0} = none */
 
     char id[40];     /* "chatcmpl-..." */
@@ -225,6 +228,7 @@ struct api_dialect {
 
 extern const struct api_dialect dialect_openai_chat;
 extern const struct api_dialect dialect_openai_completions;
+extern const struct api_dialect dialect_anthropic;
 
 /* Parses a body for a dialect: JSON, model name, fields. *r is filled also on failure and is to be
  * freed with api_request_free in every case. */

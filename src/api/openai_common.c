@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/utf8.h"
 
@@ -172,6 +173,21 @@ void openai_head(struct jw *w, const struct api_model *m, const struct api_reque
     jw_kstrz(w, "system_fingerprint", m->fingerprint);
 }
 
+/* Anthropic's clients ask the same route and expect these beside OpenAI's. */
+static void anthropic_members(struct jw *w, const struct api_model *m)
+{
+    char when[32];
+    struct tm t;
+    time_t at = (time_t)m->created;
+    jw_kstrz(w, "type", "model");
+    jw_kstrz(w, "display_name", m->name);
+    jw_kstrz(w, "lifecycle", "active");
+    if (gmtime_r(&at, &t) && strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &t) > 0)
+        jw_kstrz(w, "created_at", when);
+    jw_ki64(w, "max_input_tokens", m->n_ctx);
+    jw_ki64(w, "max_tokens", m->n_ctx);
+}
+
 void openai_model_row(struct jw *w, const struct api_model *m)
 {
     jw_obj(w);
@@ -179,6 +195,7 @@ void openai_model_row(struct jw *w, const struct api_model *m)
     jw_kstrz(w, "object", "model");
     jw_ki64(w, "created", m->created);
     jw_kstrz(w, "owned_by", "quern");
+    anthropic_members(w, m);
     jw_ki64(w, "context_window", m->n_ctx);
     jw_ki64(w, "max_model_len", m->n_ctx);
     jw_key(w, "aliases");
@@ -206,5 +223,8 @@ void openai_models(const struct api_model *m, struct buf *out)
     jw_arr(&w);
     openai_model_row(&w, m);
     jw_arr_end(&w);
+    jw_kbool(&w, "has_more", false);
+    jw_kstrz(&w, "first_id", m->name);
+    jw_kstrz(&w, "last_id", m->name);
     jw_obj_end(&w);
 }

@@ -12,6 +12,14 @@ void sse_data(struct buf *out, struct str payload)
     buf_add_str(out, STR_LIT("\n\n"));
 }
 
+void sse_event(struct buf *out, const char *name, struct str payload)
+{
+    buf_addz(out, "event: ");
+    buf_addz(out, name);
+    buf_addc(out, '\n');
+    sse_data(out, payload);
+}
+
 void sse_done(struct buf *out)
 {
     buf_add_str(out, STR_LIT("data: [DONE]\n\n"));

@@ -8,7 +8,8 @@
 #include "base/buf.h"
 
 void sse_data(struct buf *out, struct str payload);
-void sse_done(struct buf *out);                         /* data: [DONE] */
+void sse_event(struct buf *out, const char *name, struct str payload); /* with an event: line */
+void sse_done(struct buf *out);                                        /* data: [DONE] */
 void sse_comment(struct buf *out, const char *fmt, ...) /* ": text", ignored by every client */
     __attribute__((format(printf, 2, 3)));
 

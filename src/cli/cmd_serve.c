@@ -542,7 +542,8 @@ const struct cli_verb verb_serve = {
     .summary = "serve a model over HTTP with the OpenAI API",
     .usage = "[options] [MODEL]",
     .about =
-        "Routes: POST /v1/chat/completions, POST /v1/completions, GET /v1/models, GET /health, GET "
+        "Routes: POST /v1/chat/completions, POST /v1/completions, POST /v1/messages, GET "
+        "/v1/models, GET /health, GET "
         "/stats, GET /metrics, POST /tokenize, POST /detokenize, POST /apply-template. Any OpenAI "
         "client works "
         "with base_url set to the printed address followed by /v1.\n\nWhere a request names no "

@@ -31,6 +31,7 @@ struct job {
     size_t sent;
     bool over, http10, counted;
     struct hangup peer;
+    const char *id; /* the HTTP request's */
     int64_t look_us, wrote_us, probe_us;
     int64_t n_done, n_total; /* of the prompt */
 };
@@ -108,6 +109,7 @@ static void next_event(struct job *j, int wait_ms, struct api_event *ev)
         ev->kind = API_EV_ERROR;
         api_refuse(&ev->err, 503, "stopping", NULL, "the server is stopping");
     }
+    ev->err.request_id = j->id;
 }
 
 /* ---- streams
@@ -261,6 +263,7 @@ enum MHD_Result generate(struct http_req *rq)
     j->srv = rq->srv;
     j->http10 = rq->http10;
     j->peer.fd = rq->conn->fd;
+    j->id = rq->id;
     if (begin(rq, j, &e) != QN_OK) {
         job_free(rq);
         return reply_error(rq, &e);

@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#include "api/openai_common.h"
 #include "base/log.h"
 
 void reply_common_headers(const struct http_req *rq, struct MHD_Response *resp)
 {
     MHD_add_response_header(resp, "x-request-id", rq->id);
+    if (route_shape(rq) == &dialect_anthropic) /* where its clients look for it */
+        MHD_add_response_header(resp, "request-id", rq->id);
     cors_headers(rq, resp);
 }
 
@@ -67,10 +68,9 @@ enum MHD_Result reply_whole(struct http_req *rq, int status, const char *type, s
 
 static void error_body(const struct http_req *rq, const struct api_error *e, struct buf *out)
 {
-    if (rq->route && rq->route->dialect)
-        rq->route->dialect->error(e, out);
-    else
-        openai_error(e, out);
+    struct api_error own = *e;
+    own.request_id = rq->id;
+    route_shape(rq)->error(&own, out);
 }
 
 enum MHD_Result reply_error(struct http_req *rq, const struct api_error *e)

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "api/anthropic.h"
 #include "api/native.h"
 #include "api/openai_common.h"
 #include "base/clock.h"
@@ -75,6 +76,11 @@ static enum qn_status get_stats(struct http_req *rq, struct buf *out, struct api
     return QN_OK;
 }
 
+static enum qn_status post_count_tokens(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    return anthropic_count_tokens(rq->srv->p.model, buf_str(&rq->body), out, e);
+}
+
 static enum qn_status post_tokenize(struct http_req *rq, struct buf *out, struct api_error *e)
 {
     return native_tokenize(rq->srv->p.model, buf_str(&rq->body), out, e);
@@ -108,6 +114,12 @@ static const struct route routes[] = {
      .path = "/v1/completions",
      .body = true,
      .dialect = &dialect_openai_completions},
+    {.method = "POST", .path = "/v1/messages", .body = true, .dialect = &dialect_anthropic},
+    {.method = "POST",
+     .path = "/v1/messages/count_tokens",
+     .body = true,
+     .shape = &dialect_anthropic,
+     .plain = post_count_tokens},
     {.method = "POST", .path = "/tokenize", .body = true, .plain = post_tokenize},
     {.method = "POST", .path = "/detokenize", .body = true, .plain = post_detokenize},
     {.method = "POST", .path = "/apply-template", .body = true, .plain = post_apply_template},
@@ -127,6 +139,17 @@ static bool route_name(int i, const char **method, const char **path)
 int route_index(const struct route *r)
 {
     return r ? (int)(r - routes) : -1;
+}
+
+/* Anthropic's clients name their protocol's version in every request. */
+const struct api_dialect *route_shape(const struct http_req *rq)
+{
+    const struct route *r = rq->route;
+    if (r && (r->dialect || r->shape))
+        return r->dialect ? r->dialect : r->shape;
+    bool foreign = strncmp(rq->path, "/v1/messages", 12) == 0 ||
+                   MHD_lookup_connection_value(rq->mc, MHD_HEADER_KIND, "anthropic-version");
+    return foreign ? &dialect_anthropic : &dialect_openai_chat;
 }
 
 static bool matches(const struct route *r, const char *path, struct str *rest)

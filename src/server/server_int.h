@@ -148,10 +148,13 @@ struct route {
     bool body;
     const char *type;                  /* Content-Type of a plain route; NULL = JSON */
     const struct api_dialect *dialect; /* generates when not NULL */
+    const struct api_dialect *shape;   /* of a plain route's refusals; NULL = OpenAI's */
     enum qn_status (*plain)(struct http_req *rq, struct buf *out, struct api_error *e);
 };
 /* Finds the route. False, with rq->refusal filled, for 404 and 405. */
 bool route_find(struct http_req *rq);
+/* The dialect that words this request's refusals; also for paths without a route. */
+const struct api_dialect *route_shape(const struct http_req *rq);
 int route_index(const struct route *r); /* -1 for NULL */
 
 /* generate.c */
