@@ -238,10 +238,22 @@ void op_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum g
     ex->ops->glu(ex, dst, gu, act);
 }
 
+void op_glu_at(struct exec *ex, struct tensor *dst, const struct tensor *g, const struct tensor *u,
+               int32_t col, enum glu act)
+{
+    ex->ops->glu_at(ex, dst, g, u, col, act);
+}
+
 void op_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
               enum route_weights kind)
 {
     ex->ops->route(ex, moe, logits, kind);
+}
+
+void op_route_scaled(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                     const struct route_scales *s)
+{
+    ex->ops->route_scaled(ex, moe, logits, s);
 }
 
 void op_route_groups(struct exec *ex, struct moe *moe, const struct tensor *logits,
@@ -284,6 +296,23 @@ void op_add_gated(struct exec *ex, struct tensor *dst, const struct tensor *a,
                   const struct tensor *b, const struct tensor *g)
 {
     ex->ops->add_gated(ex, dst, a, b, g);
+}
+
+void op_add_scale(struct exec *ex, struct tensor *dst, const struct tensor *a,
+                  const struct tensor *b, const struct weight *w)
+{
+    ex->ops->add_scale(ex, dst, a, b, w);
+}
+
+void op_norm_heads_add(struct exec *ex, struct tensor *dst, const struct tensor *x,
+                       const struct norm_heads *n)
+{
+    ex->ops->norm_heads_add(ex, dst, x, n);
+}
+
+void op_softcap(struct exec *ex, struct tensor *dst, const struct tensor *x, float cap)
+{
+    ex->ops->softcap(ex, dst, x, cap);
 }
 
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src)

@@ -145,6 +145,9 @@ enum qn_status exec_begin(struct exec *ex, const struct exec_span *spans, int32_
                           struct qn_err *err);
 void exec_commit(struct exec *ex);
 int32_t exec_wanted(const struct exec *ex); /* rows whose logits are wanted */
+/* From here to the step's end its rows are only those whose logits are wanted: for layers that
+ * append nothing. What was computed for all rows goes through op_take first. */
+void exec_narrow(struct exec *ex);
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
@@ -174,8 +177,13 @@ void op_linear_heads(struct exec *ex, struct tensor *dst, const struct weight *w
 /* Query heads [H,D], key heads [K,D], value heads [K,Dv] lie behind each other in qkv. Each query
  * and key head is normed when the model does so, rms(head, eps) * (norm + norm_add), then rotated;
  * q goes into q_out, k and v are appended to the step's sequences. rope NULL = no rotation. */
+enum attn_kv {
+    ATTN_KV,       /* as above */
+    ATTN_KV_EQUAL, /* no value heads in qkv: they are the key heads as they come, before the norm */
+    ATTN_KV_KEPT,  /* qkv is queries only: an earlier layer has filled the memory of `layer` */
+};
 struct attn_op {
-    int32_t layer;
+    int32_t layer; /* of KV memory */
     int32_t n_head, n_kv, dk, dv;
     int32_t window; /* 0 = full */
     float scale;
@@ -184,7 +192,9 @@ struct attn_op {
     const struct index *index;            /* only what it chose last; NULL = everything */
     const struct weight *q_norm, *k_norm; /* [dk]; NULL = none */
     float norm_add, norm_eps;
-    bool gated; /* in qkv each query head is followed by d more values: a gate (op_gate) */
+    bool gated;  /* in qkv each query head is followed by d more values: a gate (op_gate) */
+    bool v_norm; /* value heads are divided by their rms */
+    enum attn_kv kv;
 };
 void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                     const struct attn_op *a);
@@ -235,6 +245,10 @@ enum glu {
     GLU_CLAMPED, /* gpt-oss: g = min(g,7), u = clip(u,-7,7): g sigmoid(1.702 g) (u+1) */
 };
 void op_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
+/* The same with u in columns [col, col + n) of another tensor. */
+void op_glu_at(struct exec *ex, struct tensor *dst, const struct tensor *g, const struct tensor *u,
+               int32_t col, enum glu act);
+
 /* ---- routed experts ---- */
 
 enum { MOE_EXPERT_MAX = 1024, MOE_TOP_MAX = 64 };
@@ -251,6 +265,14 @@ enum route_weights {
 };
 void op_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
               enum route_weights kind);
+/* As ROUTE_OF_CHOSEN with logits times logit_scale in the softmax; then weights times the chosen
+ * expert's scale[n_expert]. */
+struct route_scales {
+    float logit_scale;
+    const struct weight *expert;
+};
+void op_route_scaled(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                     const struct route_scales *s);
 /* The choice by groups: s = sigmoid(logits), b = s + bias. Experts come in n_group groups of
  * neighbours; unless a group is among the n_keep with the largest sum of their two largest b (among
  * equals the higher ones), its b count as 0. The top_k largest b are chosen, among equals the lower
@@ -307,6 +329,22 @@ void op_gate(struct exec *ex, struct tensor *dst, const struct tensor *x, const 
 /* dst = a + sigmoid(g[:, 0]) * b */
 void op_add_gated(struct exec *ex, struct tensor *dst, const struct tensor *a,
                   const struct tensor *b, const struct tensor *g);
+
+/* ---- rows with factors ---- */
+
+/* dst = (a + b) * w[0] */
+void op_add_scale(struct exec *ex, struct tensor *dst, const struct tensor *a,
+                  const struct tensor *b, const struct weight *w);
+/* dst = (rms(head of x, eps) * w + b) * scale, heads of w's size. */
+struct norm_heads {
+    const struct weight *w;
+    const struct tensor *b;
+    float eps, scale;
+};
+void op_norm_heads_add(struct exec *ex, struct tensor *dst, const struct tensor *x,
+                       const struct norm_heads *n);
+/* dst = cap * tanh(x / cap) */
+void op_softcap(struct exec *ex, struct tensor *dst, const struct tensor *x, float cap);
 
 /* Keeps the rows whose logits are wanted. */
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src);

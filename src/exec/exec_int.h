@@ -195,7 +195,11 @@ struct exec_ops {
     void (*index)(struct exec *, struct index *, const struct index_op *);
     void (*add)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *);
     void (*glu)(struct exec *, struct tensor *, const struct tensor *, enum glu);
+    void (*glu_at)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
+                   int32_t, enum glu);
     void (*route)(struct exec *, struct moe *, const struct tensor *, enum route_weights);
+    void (*route_scaled)(struct exec *, struct moe *, const struct tensor *,
+                         const struct route_scales *);
     void (*route_groups)(struct exec *, struct moe *, const struct tensor *,
                          const struct route_groups *);
     void (*experts)(struct exec *, struct tensor *, const struct tensor *, struct moe *,
@@ -210,6 +214,11 @@ struct exec_ops {
                  const struct gate_at *);
     void (*add_gated)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
                       const struct tensor *);
+    void (*add_scale)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
+                      const struct weight *);
+    void (*norm_heads_add)(struct exec *, struct tensor *, const struct tensor *,
+                           const struct norm_heads *);
+    void (*softcap)(struct exec *, struct tensor *, const struct tensor *, float);
     void (*take)(struct exec *, struct tensor *, const struct tensor *);
 };
 extern const struct exec_ops exec_cpu_ops;

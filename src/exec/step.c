@@ -61,6 +61,36 @@ int32_t exec_wanted(const struct exec *ex)
     return ex->step.n_wanted;
 }
 
+/* Wanted rows are the last of their span. */
+void exec_narrow(struct exec *ex)
+{
+    struct step *s = &ex->step;
+    int32_t row = 0;
+    for (int32_t i = 0; i < s->n_span; i++) {
+        struct span *sp = &s->spans[i];
+        int32_t end = sp->row0 + sp->n, n = 0;
+        for (; row + n < s->n_wanted && s->wanted[row + n] < end; n++)
+            ;
+        sp->pos += sp->n - n;
+        sp->row0 = row;
+        sp->n = n;
+        row += n;
+    }
+    for (int32_t at = 0; at < s->n_wanted; at++) {
+        int32_t from = s->wanted[at]; /* >= at: nothing is overwritten before its turn */
+        s->ids[at] = s->ids[from];
+        s->pos[at] = s->pos[from];
+        for (int32_t i = 0; i < ex->n_rope; i++) {
+            size_t dims = (size_t)ex->ropes[i]->dims;
+            memmove(ex->ropes[i]->cs + (size_t)at * dims, ex->ropes[i]->cs + (size_t)from * dims,
+                    dims * sizeof(float));
+        }
+        s->wanted[at] = at;
+    }
+    s->n_row = s->n_wanted;
+    memset(s->tile_rows, 0, sizeof s->tile_rows);
+}
+
 /* Tiles start at the span's first row: a row's result does not depend on its tile. */
 const struct attn_rows *step_tiles(struct exec *ex, int32_t layer, int32_t rows_max, int32_t *n)
 {

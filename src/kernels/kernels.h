@@ -149,7 +149,12 @@ struct kernels {
     void (*geglu)(float *y, const float *g, const float *u, int32_t n);
     /* g = min(g, 7), u = clip(u, -7, 7): y = g / (1 + e^(-1.702 g)) * (u + 1) */
     void (*swiglu_clamped)(float *y, const float *g, const float *u, int32_t n);
+    /* y = a + b; y may be one of them */
     void (*add)(float *y, const float *a, const float *b, int32_t n);
+    /* y = x * s; y may be x */
+    void (*scale)(float *y, const float *x, float s, int32_t n);
+    /* y = cap * tanh(x / cap), tanh z = (1 - e^(-2|z|)) / (1 + e^(-2|z|)) with z's sign */
+    void (*softcap)(float *y, const float *x, float cap, int32_t n);
     /* Rotates one head of d floats, the first `dims` of them (even). cs: cos[dims/2], sin[dims/2].
      * Pairs are (i, i+dims/2), or (2i, 2i+1) when interleaved. y != x. */
     void (*rope)(float *y, const float *x, int32_t d, int32_t dims, const float *cs,

@@ -75,7 +75,7 @@ static enum qn_status load_mlp(struct model *m, struct loader *l, int32_t i, str
 {
     struct decoder *s = m->state;
     struct decoder_layer *w = &s->layers[i];
-    int32_t f = s->n_ff, h = m->n_embd;
+    int32_t f = w->n_ff ? w->n_ff : s->n_ff, h = m->n_embd;
     bool b = s->mlp_bias;
     struct place down = {&w->down, b ? &w->down_bias : NULL, "mlp.down_proj", h, f};
     if (s->fused)

@@ -21,6 +21,7 @@ struct decoder_layer {
     bool local;     /* rotates by rope[1] */
     bool routed;    /* experts instead of one feed-forward part */
     int32_t window; /* 0 = sees everything before it */
+    int32_t n_ff;   /* of this layer's feed-forward part; 0 = the decoder's */
     struct weight *norm1, *norm2, *post_attn, *post_mlp;
     struct weight *q, *k, *v, *o, *q_bias, *k_bias, *v_bias, *o_bias; /* fused: q is all three */
     struct weight *q_norm, *k_norm, *sinks;

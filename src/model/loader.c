@@ -269,6 +269,20 @@ enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int
     return load_module(l, out, &(struct stack_shape){.n = n, .k = k}, module, err);
 }
 
+enum qn_status load_table(struct loader *l, struct weight **out, int32_t n, int32_t k,
+                          struct qn_err *err, const char *fmt, ...)
+{
+    char module[NAME_MAX_];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(module, sizeof module, fmt, ap);
+    va_end(ap);
+    int64_t before = l->totals.step_bytes;
+    QN_TRY(load_module(l, out, &(struct stack_shape){.n = n, .k = k}, module, err));
+    l->totals.step_bytes = before;
+    return QN_OK;
+}
+
 enum qn_status load_rows(struct loader *l, struct weight **out, const struct row_choice *c,
                          struct qn_err *err, const char *fmt, ...)
 {

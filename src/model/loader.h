@@ -23,6 +23,10 @@ bool loader_has(const struct loader *l, const char *fmt, ...) __attribute__((for
 enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int32_t k,
                            struct qn_err *err, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
+/* The same for a table of which a step reads single rows: not counted as read per step. */
+enum qn_status load_table(struct loader *l, struct weight **out, int32_t n, int32_t k,
+                          struct qn_err *err, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
 /* The same for n rows of a matrix of n_module rows, in the order of rows[n], all < n_module. */
 struct row_choice {
     int32_t n_module, n, k;

@@ -3,15 +3,15 @@
  */
 #include "model/model.h"
 
-extern const struct family family_deepseek_v3, family_deepseek_v32, family_gemma3,
+extern const struct family family_deepseek_v3, family_deepseek_v32, family_gemma3, family_gemma4,
     family_glm_moe_dsa, family_gpt_oss, family_llama, family_phi3, family_qwen2, family_qwen3,
     family_qwen3_moe, family_qwen3_5, family_qwen3_5_moe, family_qwen3_next;
 
 static const struct family *const families[] = {
-    &family_deepseek_v3, &family_deepseek_v32, &family_gemma3,  &family_glm_moe_dsa,
-    &family_gpt_oss,     &family_llama,        &family_phi3,    &family_qwen2,
-    &family_qwen3,       &family_qwen3_moe,    &family_qwen3_5, &family_qwen3_5_moe,
-    &family_qwen3_next,
+    &family_deepseek_v3, &family_deepseek_v32, &family_gemma3,    &family_gemma4,
+    &family_glm_moe_dsa, &family_gpt_oss,      &family_llama,     &family_phi3,
+    &family_qwen2,       &family_qwen3,        &family_qwen3_moe, &family_qwen3_5,
+    &family_qwen3_5_moe, &family_qwen3_next,
 };
 
 const struct family *family_find(struct str model_type)

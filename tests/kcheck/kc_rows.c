@@ -1,5 +1,6 @@
 /*
- * kc_rows.c - checks of the element-wise kernels: rmsnorm, gated activations, add, rope.
+ * kc_rows.c - checks of the element-wise kernels: rmsnorm, gated activations, add, scale,
+ * softcap, rope.
  */
 #include "kcheck.h"
 
@@ -15,7 +16,7 @@ struct rows_call {
     const struct kernels *k;
     float *y;
     const float *a, *b;
-    float add, eps;
+    float add, eps; /* add: of scale and softcap the factor and the cap */
     int32_t n, dims;
     bool interleaved;
 };
@@ -54,6 +55,18 @@ static void run_add(void *arg)
 {
     struct rows_call *r = arg;
     r->k->add(r->y, r->a, r->b, r->n);
+}
+
+static void run_scale(void *arg)
+{
+    struct rows_call *r = arg;
+    r->k->scale(r->y, r->a, r->add, r->n);
+}
+
+static void run_softcap(void *arg)
+{
+    struct rows_call *r = arg;
+    r->k->softcap(r->y, r->a, r->add, r->n);
 }
 
 static void run_rope(void *arg)
@@ -165,6 +178,41 @@ static void add_case(struct kc *c, uint32_t i)
     }
 }
 
+/* One product. */
+static void scale_case(struct kc *c, uint32_t i)
+{
+    enum kc_gen gen = kc_gen_of(c, i);
+    struct rows_call r = {.n = length(c, i), .add = (float)kc_normal(c)};
+    kc_shape(c, "n%d %s", r.n, kc_gen_name(gen));
+    r.a = vec(c, gen, r.n);
+    if (!same_rows(c, &r, run_scale, (size_t)r.n))
+        return;
+    for (int32_t j = 0; j < r.n; j++) {
+        double want = (double)r.a[j] * (double)r.add;
+        kc_near(c, "y", (double)r.y[j], want, UNIT * fabs(want) + 4 * (double)FLT_MIN);
+    }
+}
+
+/* 1 - e carries e's error of 3 units beyond 7 roundings, absolute because it may cancel; a sum, two
+ * quotients and two products follow. */
+static void softcap_case(struct kc *c, uint32_t i)
+{
+    enum kc_gen gen = kc_gen_of(c, i);
+    struct rows_call r = {.n = length(c, i), .add = i & 1 ? 30 : 0.5f};
+    kc_shape(c, "n%d cap %g %s", r.n, (double)r.add, kc_gen_name(gen));
+    float *x = vec(c, gen, r.n);
+    for (int32_t j = 0; j < r.n && i % 3 != 0; j++) /* up to the bend and beyond */
+        x[j] *= i % 3 == 1 ? r.add : 60 * r.add;
+    r.a = x;
+    if (!same_rows(c, &r, run_softcap, (size_t)r.n))
+        return;
+    float *want = kc_alloc(c, (size_t)r.n * 4, 4, KC_OUT);
+    ref_softcap(want, r.a, r.add, r.n);
+    for (int32_t j = 0; j < r.n; j++)
+        kc_near(c, "y", (double)r.y[j], (double)want[j],
+                (double)r.add * 10 * UNIT + 5 * UNIT * fabs((double)want[j]));
+}
+
 /* Two products and a sum: one rounding each. Dimensions behind `dims` are copied. */
 static void rope_case(struct kc *c, uint32_t i)
 {
@@ -208,6 +256,12 @@ void kc_rows(struct kc *c)
     for (uint32_t i = 0; i < 100; i++)
         if (kc_case(c, "add", i))
             add_case(c, i);
+    for (uint32_t i = 0; i < 100; i++)
+        if (kc_case(c, "scale", i))
+            scale_case(c, i);
+    for (uint32_t i = 0; i < 300; i++)
+        if (kc_case(c, "softcap", i))
+            softcap_case(c, i);
     for (uint32_t i = 0; i < 300; i++)
         if (kc_case(c, "rope", i))
             rope_case(c, i);

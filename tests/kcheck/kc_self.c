@@ -74,6 +74,13 @@ static void swiglu_control(float *y, const float *g, const float *u, int32_t n)
     cpu_fp_restore(cpu_fp_begin() ^ 0x8000); /* flush to zero off */
 }
 
+static void softcap_sign(float *y, const float *x, float cap, int32_t n)
+{
+    good()->softcap(y, x, cap, n);
+    for (int32_t i = 0; i < n; i++)
+        y[i] = y[i] < -0.9f * cap ? -y[i] : y[i];
+}
+
 static void rope_tail(float *y, const float *x, int32_t d, int32_t dims, const float *cs,
                       bool interleaved)
 {
@@ -138,6 +145,7 @@ int kc_self_test(uint64_t seed)
         {"gemm_f", "the last input left out", {.gemm_f = gemm_f_last}},
         {"rmsnorm", "one unit off", {.rmsnorm = rmsnorm_ulp}},
         {"swiglu", "control word changed", {.swiglu = swiglu_control}},
+        {"softcap", "far below is far above", {.softcap = softcap_sign}},
         {"rope", "tail not copied", {.rope = rope_tail}},
         {"kv_put", "wrong slot", {.kv_put = put_next}},
         {"attn", "window one too wide", {.attn = attn_window}},

@@ -110,7 +110,7 @@ const char *kc_scale_name(enum scale_type t);
 
 void kc_gemm(struct kc *c);  /* quantize, pack_row_f32, gemm_q */
 void kc_float(struct kc *c); /* gemm_f */
-void kc_rows(struct kc *c);  /* rmsnorm, swiglu, add, rope */
+void kc_rows(struct kc *c);  /* rmsnorm, gates, add, scale, softcap, rope */
 void kc_attn(struct kc *c);  /* kv_put, attn */
 void kc_delta(struct kc *c); /* l2norm, conv_silu, delta_gates, delta */
 

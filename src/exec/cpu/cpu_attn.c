@@ -44,15 +44,21 @@ static void append_row(struct exec *ex, const struct rows_job *j, const struct a
 {
     const struct kv_layer *l = &ex->kv.layers[a->layer];
     const float *kx = j->in[0] + (size_t)(sp->row0 + i) * (size_t)j->in_cols[0];
-    const float *vx = kx + a->n_kv * a->dk, *cs = angles(a->rope, sp->row0 + i);
+    const float *vx = a->kv == ATTN_KV_EQUAL ? kx : kx + a->n_kv * a->dk;
+    const float *cs = angles(a->rope, sp->row0 + i);
     size_t elem = kv_elem_bytes(ex->kv.type);
     int32_t pos = sp->pos + i;
     size_t k_bytes = (size_t)l->dk * KV_PAGE * elem, v_bytes = (size_t)l->dv * KV_PAGE * elem;
     uint8_t *k = kv_at_token(ex, sp->kv, a->layer, pos), *v = k + (size_t)l->n_head * k_bytes;
-    float ready[HEAD_DIM_MAX];
+    float ready[HEAD_DIM_MAX], even[HEAD_DIM_MAX];
     for (int32_t h = 0; h < l->n_head; h++, k += k_bytes, v += v_bytes) {
+        const float *value = vx + h * l->dv;
         head_ready(j, ready, kx + h * l->dk, cs);
-        ex->kern->kv_put(k, v, pos % KV_PAGE, ready, vx + h * l->dv, l->dk, l->dv, ex->kv.type);
+        if (a->v_norm) {
+            (j->reference ? ref_rmsnorm : j->kern->rmsnorm)(even, value, NULL, 0, j->eps, l->dv);
+            value = even;
+        }
+        ex->kern->kv_put(k, v, pos % KV_PAGE, ready, value, l->dk, l->dv, ex->kv.type);
     }
 }
 
@@ -60,7 +66,9 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
                      const struct attn_op *a)
 {
     int32_t head = a->gated ? 2 * a->dk : a->dk;
-    QN_ASSERT(qkv->cols == a->n_head * head + a->n_kv * (a->dk + a->dv));
+    int32_t per_kv = a->kv == ATTN_KV ? a->dk + a->dv : a->kv == ATTN_KV_EQUAL ? a->dk : 0;
+    QN_ASSERT(qkv->cols == a->n_head * head + a->n_kv * per_kv);
+    QN_ASSERT(a->kv != ATTN_KV_EQUAL || a->dk == a->dv);
     QN_ASSERT((!a->q_norm || a->q_norm->n == a->dk) && (!a->k_norm || a->k_norm->n == a->dk));
     q_out->rows = qkv->rows;
     struct rows_job j = {.n_row = qkv->rows,
@@ -79,6 +87,8 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
     j.out[0] = q_out->p;
     j.out_cols[0] = q_out->cols;
     rows_run(ex, &j, query_one);
+    if (a->kv == ATTN_KV_KEPT)
+        return;
     j.w = a->k_norm;
     j.in[0] += a->n_head * head;
     for (int32_t s = 0; s < ex->step.n_span; s++)
@@ -241,5 +251,10 @@ const struct exec_ops exec_cpu_ops = {
     .norm_gated = cpu_norm_gated,
     .gate = cpu_gate,
     .add_gated = cpu_add_gated,
+    .glu_at = cpu_glu_at,
+    .route_scaled = cpu_route_scaled,
+    .add_scale = cpu_add_scale,
+    .norm_heads_add = cpu_norm_heads_add,
+    .softcap = cpu_softcap,
     .take = cpu_take,
 };

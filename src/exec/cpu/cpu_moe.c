@@ -90,6 +90,26 @@ void cpu_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
     sort_by_expert(moe);
 }
 
+void cpu_route_scaled(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                      const struct route_scales *s)
+{
+    int32_t n = moe->shape.n_expert, k = moe->shape.top_k;
+    QN_ASSERT(logits->cols == n && logits->rows <= ROWS_MAX && s->expert->n == n);
+    moe->n_row = logits->rows;
+    for (int32_t r = 0; r < logits->rows; r++) {
+        const float *x = logits->p + (size_t)r * (size_t)n;
+        float scaled[MOE_EXPERT_MAX], *w = moe->weights + (size_t)r * (size_t)k;
+        int32_t *id = moe->ids + (size_t)r * (size_t)k;
+        for (int32_t e = 0; e < n; e++)
+            scaled[e] = x[e] * s->logit_scale;
+        choose(x, n, k, TIES_HIGH, id);
+        weigh(scaled, moe, ROUTE_OF_CHOSEN, id, w);
+        for (int32_t i = 0; i < k; i++)
+            w[i] *= s->expert->vec[id[i]];
+    }
+    sort_by_expert(moe);
+}
+
 /* Sets b[] of all groups but the best n_keep to 0. */
 static void keep_groups(float *b, int32_t n, const struct route_groups *g)
 {

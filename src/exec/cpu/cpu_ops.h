@@ -23,8 +23,12 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
                      const struct attn_op *a);
 void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
 void cpu_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum glu act);
+void cpu_glu_at(struct exec *ex, struct tensor *dst, const struct tensor *g, const struct tensor *u,
+                int32_t col, enum glu act);
 void cpu_route(struct exec *ex, struct moe *moe, const struct tensor *logits,
                enum route_weights kind);
+void cpu_route_scaled(struct exec *ex, struct moe *moe, const struct tensor *logits,
+                      const struct route_scales *s);
 void cpu_route_groups(struct exec *ex, struct moe *moe, const struct tensor *logits,
                       const struct route_groups *g);
 void cpu_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, struct moe *moe,
@@ -43,6 +47,12 @@ void cpu_gate(struct exec *ex, struct tensor *dst, const struct tensor *x, const
               const struct gate_at *at);
 void cpu_add_gated(struct exec *ex, struct tensor *dst, const struct tensor *a,
                    const struct tensor *b, const struct tensor *g);
+
+void cpu_add_scale(struct exec *ex, struct tensor *dst, const struct tensor *a,
+                   const struct tensor *b, const struct weight *w);
+void cpu_norm_heads_add(struct exec *ex, struct tensor *dst, const struct tensor *x,
+                        const struct norm_heads *n);
+void cpu_softcap(struct exec *ex, struct tensor *dst, const struct tensor *x, float cap);
 
 /* A row-wise job: `one` computes one row into out[]. Doubles as the pool job's arguments. */
 enum { ROWS_OUT_MAX = 2, ROWS_IN_MAX = 3 };

@@ -107,6 +107,8 @@ void kern_generic_init(struct kernels *t)
         .geglu = tmpl_geglu,
         .swiglu_clamped = tmpl_swiglu_clamped,
         .add = tmpl_add,
+        .scale = tmpl_scale,
+        .softcap = tmpl_softcap,
         .rope = tmpl_rope,
         .kv_put = tmpl_kv_put,
         .attn = tmpl_attn,

@@ -124,6 +124,12 @@ void ref_swiglu_clamped(float *y, const float *g, const float *u, int32_t n)
     }
 }
 
+void ref_softcap(float *y, const float *x, float cap, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        y[i] = (float)((double)cap * tanh((double)x[i] / (double)cap));
+}
+
 void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs, bool interleaved)
 {
     int32_t half = dims / 2;

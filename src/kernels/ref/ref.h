@@ -32,6 +32,7 @@ void ref_rmsnorm(float *y, const float *x, const float *w, float add, float eps,
 void ref_swiglu(float *y, const float *g, const float *u, int32_t n);
 void ref_geglu(float *y, const float *g, const float *u, int32_t n);
 void ref_swiglu_clamped(float *y, const float *g, const float *u, int32_t n);
+void ref_softcap(float *y, const float *x, float cap, int32_t n);
 void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs, bool interleaved);
 /* softmax(scale q.K^T [+ sink]) V for each row and head of the tile; KV in either type. */
 void ref_attn(const struct attn_tile *t, const struct kv_head *kv);

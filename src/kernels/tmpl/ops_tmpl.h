@@ -106,6 +106,32 @@ static void tmpl_add(float *y, const float *a, const float *b, int32_t n)
     }
 }
 
+static void tmpl_scale(float *y, const float *x, float s, int32_t n)
+{
+    vf f = vf_set1(s);
+    for (int32_t i = 0; i < n; i += 16) {
+        int left = vec_left(i, n);
+        vec_put(y + i, vf_mul(vec_get(x + i, left), f), left);
+    }
+}
+
+/* The sign comes back as z/|z|, with |z| at least the smallest normal number for z = 0. Beyond 44
+ * the result is the cap; NaN stays NaN. */
+static void tmpl_softcap(float *y, const float *x, float cap, int32_t n)
+{
+    vf one = vf_set1(1.0f), c = vf_set1(cap), tiny = vf_set1(1.17549435e-38f);
+    for (int32_t i = 0; i < n; i += 16) {
+        int left = vec_left(i, n);
+        vf z = vf_div(vec_get(x + i, left), c);
+        z = vf_min(vf_set1(44.0f), vf_max(vf_set1(-44.0f), z));
+        vf size = vf_abs(z);
+        vf e = vec_exp(vf_mul(size, vf_set1(-2.0f)));
+        vf t = vf_div(vf_sub(one, e), vf_add(one, e));
+        vf sign = vf_div(z, vf_max(size, tiny));
+        vec_put(y + i, vf_mul(vf_mul(sign, t), c), left);
+    }
+}
+
 static void rope_halves(float *y, const float *x, int32_t half, const float *c, const float *s)
 {
     for (int32_t i = 0; i < half; i += 16) {

@@ -11,6 +11,8 @@ static void tmpl_fill(struct kernels *t)
     t->geglu = tmpl_geglu;
     t->swiglu_clamped = tmpl_swiglu_clamped;
     t->add = tmpl_add;
+    t->scale = tmpl_scale;
+    t->softcap = tmpl_softcap;
     t->rope = tmpl_rope;
     t->kv_put = tmpl_kv_put;
     t->attn = tmpl_attn;

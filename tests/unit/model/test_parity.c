@@ -1,7 +1,7 @@
 /*
  * test_parity.c - every golden of a family quern knows, against the engine (docs/testing.md):
- *   truth       reference arithmetic: |logit difference| <= 1e-3 everywhere, greedy ids equal up to
- *               the first step whose margin is under 2e-3
+ *   truth       reference arithmetic: |logit difference| <= 1e-3 everywhere (gemma4 2e-3), greedy ids
+ *               equal up to the first step whose margin is under 2e-3
  *   canonical   mean difference, 90th percentile and top-1 agreement no worse than a bf16 engine
  *               with float32 sums, and no worse than it was measured here; then bit for bit the
  *               same for other chunk sizes, strangers in the step, thread counts, instruction sets
@@ -97,16 +97,20 @@ static int32_t arg_max(const float *x, int32_t n)
 
 /* ---- truth ----------------------------------------------------------------------------------- */
 
-static void check_truth(const struct place *pl, const struct golden_prompt *p, const float *got,
-                        int32_t rows)
+/* Returns the largest difference. Gemma 4's attention has scale 1 and no cap: random weights make it
+ * so sharp that float32's own rounding comes near 1e-3. */
+static double check_truth(const struct place *pl, const struct golden_prompt *p, const float *got,
+                          int32_t rows)
 {
+    double worst = 0, limit = strncmp(pl->name, "gemma4-", 7) == 0 ? 2e-3 : 1e-3;
     for (int32_t r = 0; r < rows; r++) {
         const float *want = golden_row(p, r);
         for (int32_t i = 0; i < p->n_vocab; i++) {
             double d =
                 fabs((double)got[(size_t)r * (size_t)p->n_vocab + (size_t)i] - (double)want[i]);
-            if (!(d <= 1e-3))
+            if (!(d <= limit))
                 fail_msg("%s: row %d, id %d: difference %g", pl->name, r, i, d);
+            worst = d > worst ? d : worst;
         }
     }
     for (int32_t j = 0; j < p->n_greedy && j <= p->n_decode; j++) {
@@ -116,6 +120,7 @@ static void check_truth(const struct place *pl, const struct golden_prompt *p, c
         if (arg_max(row, p->n_vocab) != p->greedy[j])
             fail_msg("%s: greedy id %d differs", pl->name, j);
     }
+    return worst;
 }
 
 static void test_truth(void **state)
@@ -126,12 +131,14 @@ static void test_truth(void **state)
     if (open_golden(pl, &g, &err) != QN_OK)
         fail_msg("%s", err.msg);
     struct qn_engine *e = open_engine(pl, QN_ARITH_REFERENCE, 1, NULL);
+    double worst = 0;
     for (int32_t i = 0; i < g.n; i++) {
         int32_t rows;
         float *got = logits_of(e, &g.p[i], 64, &rows);
-        check_truth(pl, &g.p[i], got, rows);
+        worst = fmax(worst, check_truth(pl, &g.p[i], got, rows));
         free(got);
     }
+    print_message("%-28s largest difference %.2g\n", pl->name, worst);
     qn_engine_free(e);
     golden_close(&g);
 }
@@ -184,6 +191,11 @@ static const struct bound {
     {"llama-swa-", {0.039, 0.20, 0.98}, {0.053, 0.28, 0.96}, 0.013},
     {"mistral-", {0.035, 0.19, 0.96}, {0.044, 0.23, 0.97}, 0.012},
     {"gemma3_text-", {0.176, 1.02, 0.91}, {0.219, 1.30, 0.92}, 0.06},
+    {"gemma4-e4b-", {0.250, 1.68, 0.86}, {0.311, 2.05, 0.83}, 0.08},
+    {"gemma4-dense-", {0.482, 3.36, 0.79}, {0.714, 4.74, 0.67}, 0.15},
+    {"gemma4-moe-", {0.345, 4.12, 0.85}, {0.584, 5.19, 0.77}, 0.1},
+    /* one expert chosen otherwise in a prompt's first rows */
+    {"gemma4-moe-bf16", {0.345, 4.12, 0.85}, {0.584, 5.19, 0.77}, 0.3},
     {"deepseek_v3-", {0.176, 0.69, 0.95}, {0.299, 3.77, 0.86}, 0.085},
     /* mostly 4 bits: q4's limits. One expert chosen otherwise early on moves all later rows. */
     {"deepseek_v3-mixed", {0.299, 3.77, 0.86}, {0.299, 3.77, 0.86}, 0.13},
