@@ -1,7 +1,6 @@
 /*
  * gemma4.c - Gemma 4, text, and the text half of the multimodal checkpoints (gemma4,
- * gemma4_unified: config under text_config, tensors under language_model., towers skipped). Loads
- * through decoder.h's decoder, but has its own step:
+ * gemma4_unified). Loads through decoder.h's decoder, but has its own step:
  *
  *     h = E[id] sqrt(hidden)
  *     h += post_attn( o( attn( rope(qnorm(q(n))), rope(knorm(k(n))), rms(v(n)) ) ) )    scale 1
@@ -9,10 +8,9 @@
  *     h += post_ple( proj( gelu(gate h) * ple_i ) )                  when the model has them
  *     h *= layer_scalar;     logits = cap tanh(head(rms(h)) / cap)
  *
- * Full and sliding layers differ in head size, KV heads and rotation. The last num_kv_shared_layers
- * layers have no keys and values of their own: they read those of the last earlier layer of their
- * type. Prompts therefore leave these layers alone but for rows whose logits are wanted.
- * docs/families/gemma4.md.
+ * Full and sliding layers differ in head size, KV heads and rotation. The last layers may have no
+ * keys and values of their own, but read those of the last earlier layer of their type: only rows
+ * whose logits are wanted go through them. docs/families/gemma4.md.
  */
 #include <math.h>
 #include <stdio.h>
