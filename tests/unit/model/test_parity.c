@@ -1,7 +1,7 @@
 /*
  * test_parity.c - every golden of a family quern knows, against the engine (docs/testing.md):
- *   truth       reference arithmetic: |logit difference| <= 1e-3 everywhere (gemma4 2e-3), greedy ids
- *               equal up to the first step whose margin is under 2e-3
+ *   truth       reference arithmetic: |logit difference| <= 1e-3 everywhere (gemma4 2e-3), greedy
+ *               ids equal up to the first step whose margin is under 2e-3
  *   canonical   mean difference, 90th percentile and top-1 agreement no worse than a bf16 engine
  *               with float32 sums, and no worse than it was measured here; then bit for bit the
  *               same for other chunk sizes, strangers in the step, thread counts, instruction sets
@@ -97,8 +97,8 @@ static int32_t arg_max(const float *x, int32_t n)
 
 /* ---- truth ----------------------------------------------------------------------------------- */
 
-/* Returns the largest difference. Gemma 4's attention has scale 1 and no cap: random weights make it
- * so sharp that float32's own rounding comes near 1e-3. */
+/* Returns the largest difference. Gemma 4's attention has scale 1 and no cap: random weights make
+ * it so sharp that float32's own rounding comes near 1e-3. */
 static double check_truth(const struct place *pl, const struct golden_prompt *p, const float *got,
                           int32_t rows)
 {
