@@ -16,14 +16,18 @@ _Static_assert((int)POOL_WORK >= (int)ATTN_SCRATCH && (int)POOL_WORK >= (int)GEM
                    (int)POOL_WORK >= 4 * (int)WEIGHT_DIM_MAX,
                "work memory");
 
-enum qn_status exec_create(const struct exec_params *p, struct exec **out, struct qn_err *err)
+/* pool NULL = one of its own with n_thread. */
+static enum qn_status create(const struct exec_params *p, const struct kernels *kern,
+                             struct pool *pool, struct exec **out, struct qn_err *err)
 {
     QN_ASSERT(p->max_rows >= 1 && p->n_ctx >= 1);
     struct exec *ex = calloc(1, sizeof *ex);
     if (!ex)
         QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory");
     ex->ops = &exec_cpu_ops;
-    ex->kern = kernels_get(p->isa);
+    ex->kern = kern;
+    ex->pool = pool;
+    ex->beside = pool != NULL;
     ex->reference = p->reference;
     ex->max_rows = p->max_rows;
     ex->n_ctx = p->n_ctx;
@@ -37,7 +41,7 @@ enum qn_status exec_create(const struct exec_params *p, struct exec **out, struc
     enum qn_status st = QN_OK;
     if (!s->ids || !s->pos || !s->wanted || !s->spans)
         st = err_set(err, QN_NO_MEMORY, "exec", "out of memory for steps of %d rows", p->max_rows);
-    if (st == QN_OK)
+    if (st == QN_OK && !pool)
         st = pool_create(p->n_thread, POOL_OUT, POOL_WORK, &ex->pool, err);
     if (st != QN_OK) {
         exec_free(ex);
@@ -45,6 +49,18 @@ enum qn_status exec_create(const struct exec_params *p, struct exec **out, struc
     }
     *out = ex;
     return QN_OK;
+}
+
+enum qn_status exec_create(const struct exec_params *p, struct exec **out, struct qn_err *err)
+{
+    return create(p, kernels_get(p->isa), NULL, out, err);
+}
+
+enum qn_status exec_create_beside(struct exec *of, int32_t n_ctx, struct exec **out,
+                                  struct qn_err *err)
+{
+    struct exec_params p = {.reference = of->reference, .max_rows = of->max_rows, .n_ctx = n_ctx};
+    return create(&p, of->kern, of->pool, out, err);
 }
 
 static void qact_free(struct exec *ex)
@@ -80,7 +96,10 @@ void exec_free(struct exec *ex)
 {
     if (!ex)
         return;
-    pool_free(ex->pool);
+    if (ex->beside)
+        pool_quiesce(ex->pool);
+    else
+        pool_free(ex->pool);
     for (int32_t i = 0; i < ex->n_tensor; i++) {
         mem_free(ex->tensors[i]->p,
                  (size_t)ex->tensors[i]->cap * (size_t)ex->tensors[i]->cols * sizeof(float));
@@ -215,6 +234,11 @@ void op_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor
 void op_index(struct exec *ex, struct index *ix, const struct index_op *a)
 {
     ex->ops->index(ex, ix, a);
+}
+
+void op_join(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b)
+{
+    ex->ops->join(ex, dst, a, b);
 }
 
 void op_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b)

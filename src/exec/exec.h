@@ -33,6 +33,10 @@ struct exec_params {
     int64_t kv_budget_bytes; /* most bytes of KV memory in use; 0 = no limit */
 };
 enum qn_status exec_create(const struct exec_params *p, struct exec **out, struct qn_err *err);
+/* An exec for a model that runs between the steps of another one's: threads and kernels are those
+ * of `of`, weights, tensors, KV memory and rows its own. Freed before `of`. */
+enum qn_status exec_create_beside(struct exec *of, int32_t n_ctx, struct exec **out,
+                                  struct qn_err *err);
 void exec_free(struct exec *ex); /* frees tensors, weights, ropes too; sequences before */
 /* Bytes of activations and work memory that the largest step touches. Constant once loaded. */
 int64_t exec_transient_bytes(const struct exec *ex);
@@ -77,6 +81,8 @@ void exec_quiesce(struct exec *ex);
 /* A vector as float32 (norms, biases, sinks). */
 enum qn_status weight_load_vec(struct exec *ex, const struct weight_src *s, struct weight **out,
                                struct qn_err *err);
+/* Makes ready to multiply by a matrix that another exec loaded and keeps. */
+enum qn_status weight_share(struct exec *ex, const struct weight *w, struct qn_err *err);
 size_t weight_bytes(const struct weight *w);
 int32_t weight_rows(const struct weight *w);
 
@@ -87,6 +93,23 @@ enum qn_status tensor_create(struct exec *ex, int32_t cols, struct tensor **out,
 int32_t tensor_rows(const struct tensor *t);
 /* Copies rows [row, row+n) to host memory. */
 void tensor_read(struct exec *ex, const struct tensor *t, int32_t row, int32_t n, float *dst);
+
+/* Rows of a sequence that outlive their step: those of its last tokens, up to `cap`, on the
+ * backend. A row is named by its token's position. */
+struct kept;
+enum qn_status kept_create(struct exec *ex, int32_t cols, int32_t cap, struct kept **out,
+                           struct qn_err *err);
+void kept_free(struct kept *k); /* NULL is fine */
+/* Rows [row, row+n) of t are those of positions [pos, pos+n). Unless they follow what is there
+ * everything else is forgotten; what does not fit is forgotten from the front. */
+void kept_add(struct kept *k, const struct tensor *t, int32_t row, int32_t n, int32_t pos);
+/* Forgets positions from pos on. */
+void kept_truncate(struct kept *k, int32_t pos);
+/* Positions [first, end) are there. */
+int32_t kept_first(const struct kept *k);
+int32_t kept_end(const struct kept *k);
+/* Positions [pos, pos+n), all there, into rows [row, row+n) of t, which then has row+n rows. */
+void kept_get(const struct kept *k, int32_t pos, int32_t n, struct tensor *t, int32_t row);
 
 /* ---- rotary embedding ----------------------------------------------------------------------- */
 
@@ -234,6 +257,9 @@ struct index_op {
 enum qn_status index_create(struct exec *ex, int32_t top_k, int32_t q_cols, struct index **out,
                             struct qn_err *err);
 void op_index(struct exec *ex, struct index *ix, const struct index_op *a);
+
+/* dst[rows, a.cols + b.cols] = a | b */
+void op_join(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b);
 
 /* dst = a + b */
 void op_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b);

@@ -157,6 +157,7 @@ struct exec {
     const struct exec_ops *ops;
     const struct kernels *kern;
     struct pool *pool;
+    bool beside; /* the pool is another's */
     bool reference;
     int32_t max_rows, n_ctx;
 
@@ -193,6 +194,7 @@ struct exec_ops {
     void (*latent_append)(struct exec *, struct tensor *, const struct tensor *,
                           const struct tensor *, const struct tensor *, const struct latent_op *);
     void (*index)(struct exec *, struct index *, const struct index_op *);
+    void (*join)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *);
     void (*add)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *);
     void (*glu)(struct exec *, struct tensor *, const struct tensor *, enum glu);
     void (*glu_at)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,

@@ -319,6 +319,14 @@ static enum qn_status qact_grow(struct exec *ex, const struct weight_src *s, int
     return QN_OK;
 }
 
+enum qn_status weight_share(struct exec *ex, const struct weight *w, struct qn_err *err)
+{
+    QN_ASSERT(!w->n_stack && !w->vec);
+    if (w->pk.kind != PACK_U4 && w->pk.kind != PACK_U8)
+        return QN_OK;
+    return qact_grow(ex, &(struct weight_src){.k = w->pk.k}, w->pk.group, err);
+}
+
 static enum qn_status check_src(const struct weight_src *s, struct qn_err *err)
 {
     if (s->n < 1 || s->k < 1 || s->n > (1 << 28) || s->k > WEIGHT_DIM_MAX)

@@ -150,11 +150,37 @@ static enum qn_status create_tensors(struct model *m, struct qn_err *err)
     return QN_OK;
 }
 
+/* A draft head has its target's table and head. */
+static enum qn_status share_ends(struct model *m, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    const struct decoder *of = m->target->state;
+    s->embed = of->embed;
+    s->head = of->head;
+    return weight_share(m->ex, s->head, err);
+}
+
+static enum qn_status load_head(struct model *m, struct loader *l, struct qn_err *err)
+{
+    struct decoder *s = m->state;
+    const char *p = s->prefix;
+    if (s->head_if_present)
+        s->tied = !loader_has(l, "%slm_head.weight", p);
+    s->head = s->embed;
+    if (!s->tied)
+        return load_matrix(l, &s->head, m->n_vocab, m->n_embd, err, "%slm_head", p);
+    loader_skip(l, "*lm_head.*");
+    return QN_OK;
+}
+
 enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *err)
 {
     struct decoder *s = m->state;
     const char *p = s->prefix;
-    QN_TRY(load_matrix(l, &s->embed, m->n_vocab, m->n_embd, err, "%smodel.embed_tokens", p));
+    if (m->target)
+        QN_TRY(share_ends(m, err));
+    else
+        QN_TRY(load_matrix(l, &s->embed, m->n_vocab, m->n_embd, err, "%smodel.embed_tokens", p));
     for (int32_t i = 0; i < m->n_layer; i++) {
         QN_TRY(load_norms(m, l, i, err));
         QN_TRY((s->parts.load_mix ? s->parts.load_mix : load_attn)(m, l, i, err));
@@ -163,13 +189,8 @@ enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *er
             QN_TRY(s->parts.load_shared(m, l, i, err));
     }
     QN_TRY(load_vec(l, &s->norm, m->n_embd, err, "%smodel.norm.weight", p));
-    if (s->head_if_present)
-        s->tied = !loader_has(l, "%slm_head.weight", p);
-    s->head = s->embed;
-    if (s->tied)
-        loader_skip(l, "*lm_head.*");
-    else
-        QN_TRY(load_matrix(l, &s->head, m->n_vocab, m->n_embd, err, "%slm_head", p));
+    if (!m->target)
+        QN_TRY(load_head(m, l, err));
     loader_skip(l, "*rotary_emb.inv_freq");
     for (int i = 0; i < 2; i++)
         if (s->rope[i].dims)
@@ -251,16 +272,20 @@ static void mlp(struct exec *ex, struct decoder *s, const struct decoder_layer *
     op_linear(ex, &(struct linear){s->delta, 0, w->down, w->down_bias}, 1, s->act_out);
 }
 
+bool decoder_narrows(const struct model *m, int32_t layer)
+{
+    return layer == m->n_layer - 1 && !m->keep_hidden;
+}
+
 /* decoder_parts' mix for plain attention. */
 static const struct tensor *attend(struct model *m, int32_t i)
 {
     struct decoder *s = m->state;
-    bool last = i == m->n_layer - 1;
     struct attn_op a = project(m->ex, s, i);
-    if (last && exec_wanted(m->ex) == 0)
+    if (decoder_narrows(m, i) && exec_wanted(m->ex) == 0)
         return NULL;
     op_attn(m->ex, s->att, s->q, &a);
-    if (!last)
+    if (!decoder_narrows(m, i))
         return s->att;
     op_take(m->ex, s->q, s->att);
     return s->q;
@@ -271,15 +296,19 @@ const struct tensor *decoder_forward(struct model *m)
 {
     struct decoder *s = m->state;
     struct exec *ex = m->ex;
-    op_embed(ex, s->h[0], s->embed, s->embed_scale);
+    if (s->parts.embed)
+        s->parts.embed(m);
+    else
+        op_embed(ex, s->h[0], s->embed, s->embed_scale);
     op_rmsnorm(ex, s->n, s->h[0], s->layers[0].norm1, s->norm_add, (float)s->eps);
     for (int32_t i = 0; i < m->n_layer; i++) {
         const struct decoder_layer *w = &s->layers[i];
         bool last = i == m->n_layer - 1;
         const struct tensor *att = (s->parts.mix ? s->parts.mix : attend)(m, i);
-        if (last && exec_wanted(ex) == 0)
+        bool narrow = decoder_narrows(m, i);
+        if (narrow && exec_wanted(ex) == 0)
             return NULL;
-        if (last) { /* from here on only the rows whose logits are wanted */
+        if (narrow) { /* from here on only the rows whose logits are wanted */
             op_take(ex, s->h[1], s->h[0]);
             swap(s);
         }
@@ -290,7 +319,15 @@ const struct tensor *decoder_forward(struct model *m)
             s->parts.add_shared(m, i);
         residual(ex, s, w->post_mlp, last ? s->norm : s->layers[i + 1].norm1);
     }
-    op_linear(ex, &(struct linear){s->logits, 0, s->head, NULL}, 1, s->n);
+    m->hidden = m->hidden_normed ? s->n : s->h[0];
+    const struct tensor *x = s->n;
+    if (m->keep_hidden) {
+        if (exec_wanted(ex) == 0)
+            return NULL;
+        op_take(ex, s->delta, s->n);
+        x = s->delta;
+    }
+    op_linear(ex, &(struct linear){s->logits, 0, s->head, NULL}, 1, x);
     return s->logits;
 }
 

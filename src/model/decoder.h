@@ -39,6 +39,8 @@ struct decoder_experts {
 
 /* What a family does differently inside a layer; NULL = as above. */
 struct decoder_parts {
+    /* Fills h[0] of every row. */
+    void (*embed)(struct model *m);
     /* Loads what mixes tokens: attention or what stands in its place, o included. */
     enum qn_status (*load_mix)(struct model *m, struct loader *l, int32_t layer,
                                struct qn_err *err);
@@ -112,6 +114,8 @@ enum qn_status decoder_load(struct model *m, struct loader *l, struct qn_err *er
 const struct tensor *decoder_forward(struct model *m);
 void decoder_free(struct model *m);
 
+/* From this layer on only the rows whose logits are wanted go on. */
+bool decoder_narrows(const struct model *m, int32_t layer);
 /* For parts of a family: attention over q and n_kv heads as the switches say. */
 struct attn_op decoder_attn(const struct decoder *s, int32_t layer);
 

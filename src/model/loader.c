@@ -17,6 +17,10 @@ struct loader {
     struct loader_totals totals;
     void (*progress)(void *arg, const char *what, double done);
     void *progress_arg;
+    struct {
+        const char *name, *file;
+    } alias[LOADER_ALIAS_MAX];
+    int n_alias;
 };
 
 enum { NAME_MAX_ = 256 };
@@ -66,6 +70,28 @@ void loader_totals(const struct loader *l, struct loader_totals *out)
     *out = l->totals;
 }
 
+void loader_alias(struct loader *l, const char *name, const char *file)
+{
+    QN_ASSERT(l->n_alias < LOADER_ALIAS_MAX);
+    l->alias[l->n_alias].name = name;
+    l->alias[l->n_alias++].file = file;
+}
+
+/* The name as it stands in the file. */
+static void name_of(const struct loader *l, char out[NAME_MAX_], const char *fmt, va_list ap)
+{
+    char asked[NAME_MAX_];
+    vsnprintf(asked, sizeof asked, fmt, ap);
+    for (int i = 0; i < l->n_alias; i++) {
+        size_t n = strlen(l->alias[i].name);
+        if (strncmp(asked, l->alias[i].name, n) == 0) {
+            snprintf(out, NAME_MAX_, "%s%s", l->alias[i].file, asked + n);
+            return;
+        }
+    }
+    snprintf(out, NAME_MAX_, "%s", asked);
+}
+
 /* MODULE + suffix; marks the tensor used. NULL when absent. */
 static const struct st_tensor *take(struct loader *l, const char *module, const char *suffix)
 {
@@ -82,7 +108,7 @@ bool loader_has(const struct loader *l, const char *fmt, ...)
     char name[NAME_MAX_];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
+    name_of(l, name, fmt, ap);
     va_end(ap);
     return st_find(l->st, str_of(name)) != NULL;
 }
@@ -264,7 +290,7 @@ enum qn_status load_matrix(struct loader *l, struct weight **out, int32_t n, int
     char module[NAME_MAX_];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(module, sizeof module, fmt, ap);
+    name_of(l, module, fmt, ap);
     va_end(ap);
     return load_module(l, out, &(struct stack_shape){.n = n, .k = k}, module, err);
 }
@@ -289,7 +315,7 @@ enum qn_status load_rows(struct loader *l, struct weight **out, const struct row
     char module[NAME_MAX_];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(module, sizeof module, fmt, ap);
+    name_of(l, module, fmt, ap);
     va_end(ap);
     return load_chosen(l, out, c, module, err);
 }
@@ -300,7 +326,7 @@ enum qn_status load_stack(struct loader *l, struct weight **out, const struct st
     char module[NAME_MAX_];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(module, sizeof module, fmt, ap);
+    name_of(l, module, fmt, ap);
     va_end(ap);
     return load_module(l, out, shape, module, err);
 }
@@ -334,7 +360,7 @@ enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct
     char name[NAME_MAX_];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
+    name_of(l, name, fmt, ap);
     va_end(ap);
     return load_vectors(l, out, &(struct stack_shape){.n = n}, name, err);
 }
@@ -346,7 +372,7 @@ enum qn_status load_stack_vec(struct loader *l, struct weight **out,
     char name[NAME_MAX_];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
+    name_of(l, name, fmt, ap);
     va_end(ap);
     return load_vectors(l, out, shape, name, err);
 }
@@ -357,7 +383,7 @@ enum qn_status load_taps(struct loader *l, struct weight **out, int32_t n, int32
     char name[NAME_MAX_], found[128];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(name, sizeof name, fmt, ap);
+    name_of(l, name, fmt, ap);
     va_end(ap);
     const struct st_tensor *t[4] = {take(l, name, "")};
     if (!t[0])

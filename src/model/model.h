@@ -21,6 +21,18 @@ struct model {
     int32_t n_ctx_max;         /* max_position_embeddings */
     const struct kv_layer *kv; /* [n_kv], lives in state */
     int32_t n_kv;              /* layers of KV memory; 0 = n_layer */
+
+    /* The state of a row is what goes into the final norm, or with hidden_normed what comes out.
+     * forward sets `hidden`: with keep_hidden of every row of the step, else of the wanted ones. */
+    bool keep_hidden, hidden_normed;
+    const struct tensor *hidden;
+
+    /* A draft head (MTP) is a model of its own, of one layer, that guesses the token after the next:
+     *     x = fc( norm_e(embed(next token)) | norm_h(state of `target` at this one) ),  the layer
+     * with the target's table and head. The same functions serve it; target is set before config.
+     */
+    struct model *target;     /* NULL = not a draft head */
+    struct tensor *hidden_in; /* created by load; the step's rows of it are filled before forward */
 };
 
 struct family {
@@ -34,6 +46,8 @@ struct family {
      * [exec_wanted, n_vocab], or NULL when none are wanted. Cannot fail. */
     const struct tensor *(*forward)(struct model *m);
     void (*free)(struct model *m);
+    /* Whether these tensors hold a draft head for the model m. NULL = the family has none. */
+    bool (*has_draft)(const struct model *m, const struct loader *l);
 };
 
 /* registry.c: the only list of families. NULL when unknown. */

@@ -239,6 +239,7 @@ const struct exec_ops exec_cpu_ops = {
     .linear_heads = cpu_linear_heads,
     .latent_append = cpu_latent_append,
     .index = cpu_index,
+    .join = cpu_join,
     .add = cpu_add,
     .rope_append = cpu_rope_append,
     .attn = cpu_attn,

@@ -18,6 +18,7 @@ void cpu_linear_heads(struct exec *ex, struct tensor *dst, const struct weight *
 void cpu_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor *latent,
                        const struct tensor *q, const struct tensor *kv, const struct latent_op *a);
 void cpu_index(struct exec *ex, struct index *ix, const struct index_op *a);
+void cpu_join(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b);
 void cpu_add(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b);
 void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                      const struct attn_op *a);

@@ -201,3 +201,23 @@ void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src)
                src->p + (size_t)ex->step.wanted[i] * (size_t)src->cols,
                (size_t)dst->cols * sizeof(float));
 }
+
+static void join_one(const struct rows_job *j, int32_t row, float *const *out)
+{
+    memcpy(out[0], in_row(j, 0, row), (size_t)j->in_cols[0] * sizeof(float));
+    memcpy(out[0] + j->in_cols[0], in_row(j, 1, row), (size_t)j->in_cols[1] * sizeof(float));
+}
+
+void cpu_join(struct exec *ex, struct tensor *dst, const struct tensor *a, const struct tensor *b)
+{
+    QN_ASSERT(dst != a && dst != b && a->rows == b->rows && dst->cols == a->cols + b->cols);
+    dst->rows = a->rows;
+    struct rows_job j = {.n_row = a->rows, .n_out = 1, .kern = ex->kern};
+    j.in[0] = a->p;
+    j.in_cols[0] = a->cols;
+    j.in[1] = b->p;
+    j.in_cols[1] = b->cols;
+    j.out[0] = dst->p;
+    j.out_cols[0] = dst->cols;
+    rows_run(ex, &j, join_one);
+}

@@ -1,0 +1,94 @@
+/*
+ * kept.c - rows of activations that a sequence keeps from step to step: what a draft head takes of
+ * the model whose tokens it guesses. Positions [first, first + n) lie behind each other.
+ *
+ * Copied by the thread that steps; never handed to the pool.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/exec_int.h"
+
+struct kept {
+    float *p; /* [cap, cols] */
+    int32_t cols, cap, first, n;
+};
+
+enum qn_status kept_create(struct exec *ex, int32_t cols, int32_t cap, struct kept **out,
+                           struct qn_err *err)
+{
+    QN_ASSERT(cols >= 1 && cap >= 1);
+    struct kept *k = calloc(1, sizeof *k);
+    float *p = calloc((size_t)cap * (size_t)cols, sizeof *p);
+    if (!k || !p) {
+        free(k);
+        free(p);
+        QN_FAIL(err, QN_NO_MEMORY, "exec", "out of memory to keep %d rows of %d floats", cap, cols);
+    }
+    *k = (struct kept){.p = p, .cols = cols, .cap = cap};
+    *out = k;
+    return QN_OK;
+}
+
+void kept_free(struct kept *k)
+{
+    if (!k)
+        return;
+    free(k->p);
+    free(k);
+}
+
+int32_t kept_first(const struct kept *k)
+{
+    return k->first;
+}
+
+int32_t kept_end(const struct kept *k)
+{
+    return k->first + k->n;
+}
+
+static void drop_front(struct kept *k, int32_t n)
+{
+    size_t row = (size_t)k->cols * sizeof *k->p;
+    k->first += n;
+    k->n -= n;
+    memmove(k->p, (char *)k->p + (size_t)n * row, (size_t)k->n * row);
+}
+
+void kept_add(struct kept *k, const struct tensor *t, int32_t row, int32_t n, int32_t pos)
+{
+    QN_ASSERT(t->cols == k->cols && row >= 0 && n >= 1 && row + n <= t->rows);
+    if (k->n && pos != k->first + k->n)
+        k->n = 0;
+    if (!k->n)
+        k->first = pos;
+    if (n > k->cap) {
+        k->first += k->n + n - k->cap;
+        k->n = 0;
+        row += n - k->cap;
+        n = k->cap;
+    } else if (k->n + n > k->cap)
+        drop_front(k, k->n + n - k->cap);
+    memcpy(k->p + (size_t)k->n * (size_t)k->cols, t->p + (size_t)row * (size_t)t->cols,
+           (size_t)n * (size_t)k->cols * sizeof *k->p);
+    k->n += n;
+}
+
+void kept_truncate(struct kept *k, int32_t pos)
+{
+    if (pos >= k->first + k->n)
+        return;
+    k->n = pos > k->first ? pos - k->first : 0;
+    if (!k->n)
+        k->first = pos;
+}
+
+void kept_get(const struct kept *k, int32_t pos, int32_t n, struct tensor *t, int32_t row)
+{
+    QN_ASSERT(t->cols == k->cols && pos >= k->first && pos + n <= k->first + k->n);
+    QN_ASSERT(row >= 0 && row + n <= t->cap);
+    memcpy(t->p + (size_t)row * (size_t)t->cols, k->p + (size_t)(pos - k->first) * (size_t)k->cols,
+           (size_t)n * (size_t)k->cols * sizeof *k->p);
+    t->rows = row + n;
+}
