@@ -58,6 +58,15 @@ enum qn_arith {
     QN_ARITH_REFERENCE,     /* float32 activations and KV, double sums, plain C: slow, the truth */
 };
 
+/* Whether the model's own draft head is loaded when the folder has one, and what it takes of the
+ * model: the state before or behind the final norm is a property of how the head was trained. */
+enum qn_mtp_mode {
+    QN_MTP_OFF = 0,
+    QN_MTP_DEFAULT, /* as is usual in the family: before the norm */
+    QN_MTP_BEFORE_NORM,
+    QN_MTP_BEHIND_NORM,
+};
+
 struct qn_engine_params {
     const char *model_dir; /* MLX checkpoint folder */
     int32_t n_thread;      /* 0 = one per available CPU */
@@ -68,6 +77,7 @@ struct qn_engine_params {
     /* Most bytes that sequences and checkpoints of this engine may hold together; a step that
      * would need more fails and changes nothing. 0 = no limit. */
     int64_t kv_budget_bytes;
+    enum qn_mtp_mode mtp;
     void (*progress)(void *arg, const char *what, double done); /* done in [0,1]; may be NULL */
     void *progress_arg;
 };
@@ -163,6 +173,55 @@ QN_API enum qn_status qn_engine_step(struct qn_engine *e, struct qn_step_item *i
                                      int32_t n_items, struct qn_err *err);
 /* The most rows (tokens over all items) one step accepts. */
 QN_API int32_t qn_step_max_rows(const struct qn_engine *e);
+
+/* ---- the model's own draft head (MTP) ------------------------------------------------------- *
+ *
+ * A head of one layer that, from the model's state at a token and the token after it, guesses the
+ * one after that. A draft context belongs to a sequence: each step of the sequence leaves its
+ * states in it, qn_mtp_step takes them together with the tokens that followed, and answers with
+ * guesses. What it guesses never changes what the model says; its results too are the same bits
+ * however rows are cut into calls and whatever other contexts are in a call.
+ *
+ * While a sequence has a context its steps cost more: the last layer runs for every row. */
+
+/* A head is loaded (qn_engine_params.mtp). */
+QN_API bool qn_mtp_available(const struct qn_engine *e);
+
+/* A context for seq, which takes the states of the steps to come. One per sequence; free it before
+ * the sequence. QN_UNSUPPORTED without a head. */
+struct qn_mtp;
+QN_API enum qn_status qn_mtp_create(struct qn_seq *seq, struct qn_mtp **out, struct qn_err *err);
+QN_API void qn_mtp_free(struct qn_mtp *m); /* NULL is fine */
+/* The position, in the sequence's timeline, of the token that the next row takes; and how many rows
+ * wait for theirs: states of up to 2 qn_step_max_rows() tokens are held, older ones are forgotten
+ * and their rows left out. */
+QN_API int32_t qn_mtp_next(const struct qn_mtp *m);
+QN_API int32_t qn_mtp_waiting(const struct qn_mtp *m);
+/* Bytes that a context of n_tokens holds beside its sequence. Any thread. */
+QN_API int64_t qn_mtp_bytes(const struct qn_engine *e, int32_t n_tokens);
+
+enum { QN_MTP_DRAFT_MAX = 16 };
+
+struct qn_mtp_item {
+    struct qn_mtp *mtp; /* each context at most once per call */
+    /* Tokens at positions qn_mtp_next()..., the last of which the model need not have seen yet; at
+     * most qn_mtp_waiting(). With `own`, one token that follows this context's last guess: its
+     * state is the head's own. Rows with own states are forgotten when others come. */
+    const int32_t *ids;
+    int32_t n_ids; /* >= 1 */
+    bool own;
+    int32_t n_logits; /* logits of the last n_logits rows; 0..n_ids */
+    float *logits;    /* [n_logits, n_vocab]: each row's, of the token after its own */
+    int32_t n_draft;  /* 0..QN_MTP_DRAFT_MAX: guesses after the last row, each fed to the next */
+    int32_t *drafts;  /* [n_draft]: the likeliest; among equals the lowest id */
+    float *probs;     /* [n_draft]: their probabilities; or NULL */
+};
+
+/* Runs the head over every item's rows together, then over the guesses of those that want more. On
+ * failure (memory) rows with own states may be forgotten, and where guesses are missing the rows of
+ * the call may be in: qn_mtp_next tells. */
+QN_API enum qn_status qn_mtp_step(struct qn_engine *e, struct qn_mtp_item *items, int32_t n_items,
+                                  struct qn_err *err);
 
 /* ---- text --------------------------------------------------------------------------------- */
 

@@ -103,9 +103,10 @@ void kept_free(struct kept *k); /* NULL is fine */
 /* Rows [row, row+n) of t are those of positions [pos, pos+n). Unless they follow what is there
  * everything else is forgotten; what does not fit is forgotten from the front. */
 void kept_add(struct kept *k, const struct tensor *t, int32_t row, int32_t n, int32_t pos);
-/* Forgets positions from pos on. */
+/* Forgets positions from pos on; those before pos. */
 void kept_truncate(struct kept *k, int32_t pos);
-/* Positions [first, end) are there. */
+void kept_forget(struct kept *k, int32_t pos);
+/* Positions [first, end) are there; when empty both are where it was cut. */
 int32_t kept_first(const struct kept *k);
 int32_t kept_end(const struct kept *k);
 /* Positions [pos, pos+n), all there, into rows [row, row+n) of t, which then has row+n rows. */

@@ -77,11 +77,18 @@ void kept_add(struct kept *k, const struct tensor *t, int32_t row, int32_t n, in
 
 void kept_truncate(struct kept *k, int32_t pos)
 {
-    if (pos >= k->first + k->n)
+    if (k->n && pos >= k->first + k->n)
         return;
-    k->n = pos > k->first ? pos - k->first : 0;
+    k->n = k->n && pos > k->first ? pos - k->first : 0;
     if (!k->n)
         k->first = pos;
+}
+
+void kept_forget(struct kept *k, int32_t pos)
+{
+    int32_t n = pos - k->first;
+    if (n > 0)
+        drop_front(k, n < k->n ? n : k->n);
 }
 
 void kept_get(const struct kept *k, int32_t pos, int32_t n, struct tensor *t, int32_t row)

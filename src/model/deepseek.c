@@ -45,7 +45,9 @@ struct deepseek {
     int32_t n_head, d_nope, d_rope, d_v, q_rank, kv_rank; /* q_rank 0 = no latent of queries */
     int32_t n_ff, n_ff_expert, n_ff_shared;
     int32_t n_expert, top_k, n_group, n_keep;
-    int32_t n_draft; /* layers behind the model's, for drafting: not loaded */
+    int32_t n_draft; /* layers behind the model's, for drafting */
+    int32_t at;      /* the number of the first layer in tensor names: a draft head's is n_layer */
+    int32_t n_dense, routed_every;
     bool bias, normed;
     double eps, route_scale;
     float attn_scale;
@@ -63,6 +65,9 @@ struct deepseek {
     struct moe *moe;
     struct tensor *h[2], *n, *q_lat, *q_lat_n, *q, *q_emb, *kv_lat, *q_rot, *o_lat, *att, *delta;
     struct tensor *gu, *act, *gu_shared, *act_shared, *routed, *shared, *route, *logits;
+    /* draft head */
+    struct weight *norm_e, *norm_h, *fc;
+    struct tensor *e, *pair;
 };
 
 /* ---- config.json ------------------------------------------------------------------------------
@@ -118,13 +123,17 @@ static enum qn_status read_sizes(struct model *m, const struct json *c, struct q
     return QN_OK;
 }
 
+static bool is_routed(const struct deepseek *s, int32_t i)
+{
+    return s->n_expert && i >= s->n_dense && i % s->routed_every == 0;
+}
+
 /* The only routing there is: sigmoid, and groups chosen by their two best. */
 static enum qn_status read_routing(struct model *m, const struct json *c, struct qn_err *err)
 {
     static const char *const only[][2] = {
         {"topk_method", "noaux_tc"}, {"scoring_func", "sigmoid"}, {"hidden_act", "silu"}};
     struct deepseek *s = m->state;
-    int32_t first, every;
     for (size_t i = 0; i < sizeof only / sizeof only[0]; i++) {
         struct str v;
         QN_TRY(json_opt_str(c, CFG, only[i][0], str_of(only[i][1]), &v, err));
@@ -142,10 +151,10 @@ static enum qn_status read_routing(struct model *m, const struct json *c, struct
     QN_TRY(json_opt_bool(c, CFG, "norm_topk_prob", true, &s->normed, err));
     s->normed = s->normed && s->top_k > 1;
     QN_TRY(json_opt_real(c, CFG, "routed_scaling_factor", 1, 0, 1e6, &s->route_scale, err));
-    QN_TRY(json_opt_i32(c, CFG, "first_k_dense_replace", 0, 0, 1024, &first, err));
-    QN_TRY(json_opt_i32(c, CFG, "moe_layer_freq", 1, 1, 1024, &every, err));
+    QN_TRY(json_opt_i32(c, CFG, "first_k_dense_replace", 0, 0, 1024, &s->n_dense, err));
+    QN_TRY(json_opt_i32(c, CFG, "moe_layer_freq", 1, 1, 1024, &s->routed_every, err));
     for (int32_t i = 0; i < m->n_layer; i++)
-        s->layers[i].routed = s->n_expert && i >= first && i % every == 0;
+        s->layers[i].routed = is_routed(s, i);
     return QN_OK;
 }
 
@@ -197,9 +206,26 @@ static enum qn_status common(struct model *m, const struct json *c, const char *
     return read_rope(m, c, err);
 }
 
+/* A draft head is the layer behind the last one, with an indexer of its own where there are such. */
+static enum qn_status make_draft(struct model *m, enum qn_status st)
+{
+    struct deepseek *s = m->state;
+    if (st != QN_OK || !m->target)
+        return st;
+    bool sparse = s->index_top_k > 0;
+    s->at = m->n_layer;
+    s->layers[0].routed = is_routed(s, s->at);
+    s->layers[0].sparse = sparse;
+    s->layers[0].index_kv = 1;
+    s->kv[1] = (struct kv_layer){.n_head = sparse, .dk = sparse ? s->d_index : 0};
+    m->n_layer = 1;
+    m->n_kv = sparse ? 2 : 1;
+    return QN_OK;
+}
+
 static enum qn_status v3_config(struct model *m, const struct json *c, struct qn_err *err)
 {
-    return common(m, c, "deepseek_v3", err);
+    return make_draft(m, common(m, c, "deepseek_v3", err));
 }
 
 /* Layer i has an indexer of its own: by indexer_types, else by index_topk_pattern, else one in
@@ -255,13 +281,13 @@ static enum qn_status read_index(struct model *m, const struct json *c, bool int
 static enum qn_status v32_config(struct model *m, const struct json *c, struct qn_err *err)
 {
     QN_TRY(common(m, c, "deepseek_v32", err));
-    return read_index(m, c, false, err);
+    return make_draft(m, read_index(m, c, false, err));
 }
 
 static enum qn_status glm_config(struct model *m, const struct json *c, struct qn_err *err)
 {
     QN_TRY(common(m, c, "glm_moe_dsa", err));
-    return read_index(m, c, true, err);
+    return make_draft(m, read_index(m, c, true, err));
 }
 
 /* ---- weights ----------------------------------------------------------------------------------
@@ -276,12 +302,12 @@ static enum qn_status load_query(struct model *m, struct loader *l, int32_t i, s
     struct deepseek_layer *w = &s->layers[i];
     int32_t q = s->n_head * (s->d_nope + s->d_rope);
     if (!s->q_rank)
-        return load_matrix(l, &w->q_b, q, m->n_embd, err, ATTN "q_proj", i);
-    QN_TRY(load_matrix(l, &w->q_a, s->q_rank, m->n_embd, err, ATTN "q_a_proj", i));
+        return load_matrix(l, &w->q_b, q, m->n_embd, err, ATTN "q_proj", s->at + i);
+    QN_TRY(load_matrix(l, &w->q_a, s->q_rank, m->n_embd, err, ATTN "q_a_proj", s->at + i));
     if (s->bias)
-        QN_TRY(load_vec(l, &w->q_a_bias, s->q_rank, err, ATTN "q_a_proj.bias", i));
-    QN_TRY(load_vec(l, &w->q_a_norm, s->q_rank, err, ATTN "q_a_layernorm.weight", i));
-    return load_matrix(l, &w->q_b, q, s->q_rank, err, ATTN "q_b_proj", i);
+        QN_TRY(load_vec(l, &w->q_a_bias, s->q_rank, err, ATTN "q_a_proj.bias", s->at + i));
+    QN_TRY(load_vec(l, &w->q_a_norm, s->q_rank, err, ATTN "q_a_layernorm.weight", s->at + i));
+    return load_matrix(l, &w->q_b, q, s->q_rank, err, ATTN "q_b_proj", s->at + i);
 }
 
 #define INDEX ATTN "indexer."
@@ -291,11 +317,11 @@ static enum qn_status load_index(struct model *m, struct loader *l, int32_t i, s
     struct deepseek *s = m->state;
     struct deepseek_layer *w = &s->layers[i];
     int32_t h = s->n_index_head, d = s->d_index;
-    QN_TRY(load_matrix(l, &w->index_q, h * d, s->q_rank, err, INDEX "wq_b", i));
-    QN_TRY(load_matrix(l, &w->index_k, d, m->n_embd, err, INDEX "wk", i));
-    QN_TRY(load_matrix(l, &w->index_w, h, m->n_embd, err, INDEX "weights_proj", i));
-    QN_TRY(load_vec(l, &w->index_norm, d, err, INDEX "k_norm.weight", i));
-    return load_vec(l, &w->index_norm_bias, d, err, INDEX "k_norm.bias", i);
+    QN_TRY(load_matrix(l, &w->index_q, h * d, s->q_rank, err, INDEX "wq_b", s->at + i));
+    QN_TRY(load_matrix(l, &w->index_k, d, m->n_embd, err, INDEX "wk", s->at + i));
+    QN_TRY(load_matrix(l, &w->index_w, h, m->n_embd, err, INDEX "weights_proj", s->at + i));
+    QN_TRY(load_vec(l, &w->index_norm, d, err, INDEX "k_norm.weight", s->at + i));
+    return load_vec(l, &w->index_norm_bias, d, err, INDEX "k_norm.bias", s->at + i);
 }
 
 static enum qn_status load_attn(struct model *m, struct loader *l, int32_t i, struct qn_err *err)
@@ -306,16 +332,16 @@ static enum qn_status load_attn(struct model *m, struct loader *l, int32_t i, st
     QN_TRY(load_query(m, l, i, err));
     if (w->sparse)
         QN_TRY(load_index(m, l, i, err));
-    QN_TRY(load_matrix(l, &w->kv_a, kv, m->n_embd, err, ATTN "kv_a_proj_with_mqa", i));
-    QN_TRY(load_vec(l, &w->kv_a_norm, r, err, ATTN "kv_a_layernorm.weight", i));
+    QN_TRY(load_matrix(l, &w->kv_a, kv, m->n_embd, err, ATTN "kv_a_proj_with_mqa", s->at + i));
+    QN_TRY(load_vec(l, &w->kv_a_norm, r, err, ATTN "kv_a_layernorm.weight", s->at + i));
     QN_TRY(load_stack(l, &w->embed_q, &(struct stack_shape){h, h, r, s->d_nope}, err,
-                      ATTN "embed_q", i));
+                      ATTN "embed_q", s->at + i));
     QN_TRY(load_stack(l, &w->unembed_out, &(struct stack_shape){h, h, s->d_v, r}, err,
-                      ATTN "unembed_out", i));
-    QN_TRY(load_matrix(l, &w->o, m->n_embd, h * s->d_v, err, ATTN "o_proj", i));
+                      ATTN "unembed_out", s->at + i));
+    QN_TRY(load_matrix(l, &w->o, m->n_embd, h * s->d_v, err, ATTN "o_proj", s->at + i));
     if (s->bias) {
-        QN_TRY(load_vec(l, &w->kv_a_bias, kv, err, ATTN "kv_a_proj_with_mqa.bias", i));
-        QN_TRY(load_vec(l, &w->o_bias, m->n_embd, err, ATTN "o_proj.bias", i));
+        QN_TRY(load_vec(l, &w->kv_a_bias, kv, err, ATTN "kv_a_proj_with_mqa.bias", s->at + i));
+        QN_TRY(load_vec(l, &w->o_bias, m->n_embd, err, ATTN "o_proj.bias", s->at + i));
     }
     return QN_OK;
 }
@@ -335,18 +361,18 @@ static enum qn_status load_ff(struct model *m, struct loader *l, int32_t i, stru
     struct deepseek *s = m->state;
     struct deepseek_layer *w = &s->layers[i];
     char name[64];
-    snprintf(name, sizeof name, LAYER "mlp", i);
+    snprintf(name, sizeof name, LAYER "mlp", s->at + i);
     if (!w->routed)
         return load_mlp(m, l, &w->mlp, &(struct stack_shape){0, 0, s->n_ff, m->n_embd}, name, err);
-    QN_TRY(load_matrix(l, &w->router, s->n_expert, m->n_embd, err, LAYER "mlp.gate", i));
+    QN_TRY(load_matrix(l, &w->router, s->n_expert, m->n_embd, err, LAYER "mlp.gate", s->at + i));
     QN_TRY(load_vec(l, &w->router_bias, s->n_expert, err, LAYER "mlp.gate.e_score_correction_bias",
-                    i));
-    snprintf(name, sizeof name, LAYER "mlp.switch_mlp", i);
+                    s->at + i));
+    snprintf(name, sizeof name, LAYER "mlp.switch_mlp", s->at + i);
     struct stack_shape experts = {s->n_expert, s->top_k, s->n_ff_expert, m->n_embd};
     QN_TRY(load_mlp(m, l, &w->mlp, &experts, name, err));
     if (!s->n_ff_shared)
         return QN_OK;
-    snprintf(name, sizeof name, LAYER "mlp.shared_experts", i);
+    snprintf(name, sizeof name, LAYER "mlp.shared_experts", s->at + i);
     struct stack_shape shared = {0, 0, s->n_ff_shared, m->n_embd};
     return load_mlp(m, l, &w->shared, &shared, name, err);
 }
@@ -398,17 +424,33 @@ static enum qn_status create_tensors(struct model *m, struct qn_err *err)
     return s->n_expert ? create_moe(m, err) : QN_OK;
 }
 
-static enum qn_status deepseek_load(struct model *m, struct loader *l, struct qn_err *err)
+/* A draft head's input; it has its target's table and head, of which some files carry copies. */
+static enum qn_status load_draft(struct model *m, struct loader *l, struct qn_err *err)
+{
+    struct deepseek *s = m->state;
+    const struct deepseek *of = m->target->state;
+    int32_t h = m->n_embd;
+    s->embed = of->embed;
+    s->head = of->head;
+    QN_TRY(weight_share(m->ex, s->head, err));
+    QN_TRY(load_vec(l, &s->norm_e, h, err, LAYER "enorm.weight", s->at));
+    QN_TRY(load_vec(l, &s->norm_h, h, err, LAYER "hnorm.weight", s->at));
+    QN_TRY(load_matrix(l, &s->fc, h, 2 * h, err, LAYER "eh_proj", s->at));
+    QN_TRY(load_vec(l, &s->norm, h, err, LAYER "shared_head.norm.weight", s->at));
+    QN_TRY(tensor_create(m->ex, h, &m->hidden_in, err));
+    QN_TRY(tensor_create(m->ex, h, &s->e, err));
+    return tensor_create(m->ex, 2 * h, &s->pair, err);
+}
+
+static bool has_draft(const struct model *m, const struct loader *l)
+{
+    return loader_has(l, LAYER "eh_proj.weight", m->n_layer);
+}
+
+static enum qn_status load_ends(struct model *m, struct loader *l, struct qn_err *err)
 {
     struct deepseek *s = m->state;
     QN_TRY(load_matrix(l, &s->embed, m->n_vocab, m->n_embd, err, "model.embed_tokens"));
-    for (int32_t i = 0; i < m->n_layer; i++) {
-        struct deepseek_layer *w = &s->layers[i];
-        QN_TRY(load_vec(l, &w->norm1, m->n_embd, err, LAYER "input_layernorm.weight", i));
-        QN_TRY(load_vec(l, &w->norm2, m->n_embd, err, LAYER "post_attention_layernorm.weight", i));
-        QN_TRY(load_attn(m, l, i, err));
-        QN_TRY(load_ff(m, l, i, err));
-    }
     QN_TRY(load_vec(l, &s->norm, m->n_embd, err, "model.norm.weight"));
     QN_TRY(load_matrix(l, &s->head, m->n_vocab, m->n_embd, err, "lm_head"));
     loader_skip(l, "*rotary_emb.inv_freq");
@@ -416,6 +458,21 @@ static enum qn_status deepseek_load(struct model *m, struct loader *l, struct qn
         char pattern[48];
         snprintf(pattern, sizeof pattern, LAYER "*", m->n_layer + i);
         loader_skip(l, pattern);
+    }
+    return QN_OK;
+}
+
+static enum qn_status deepseek_load(struct model *m, struct loader *l, struct qn_err *err)
+{
+    struct deepseek *s = m->state;
+    QN_TRY((m->target ? load_draft : load_ends)(m, l, err));
+    for (int32_t i = 0; i < m->n_layer; i++) {
+        struct deepseek_layer *w = &s->layers[i];
+        int32_t n = s->at + i;
+        QN_TRY(load_vec(l, &w->norm1, m->n_embd, err, LAYER "input_layernorm.weight", n));
+        QN_TRY(load_vec(l, &w->norm2, m->n_embd, err, LAYER "post_attention_layernorm.weight", n));
+        QN_TRY(load_attn(m, l, i, err));
+        QN_TRY(load_ff(m, l, i, err));
     }
     QN_TRY(rope_from_config(m->ex, &s->rope, &s->turn, err));
     if (s->index_top_k) {
@@ -524,35 +581,67 @@ static void feed_forward(struct exec *ex, struct deepseek *s, const struct deeps
     op_add(ex, s->delta, s->routed, s->shared);
 }
 
+/* x = fc( rms(embed(next token)) norm_e | rms(state) norm_h ) */
+static void draft_input(struct model *m)
+{
+    struct deepseek *s = m->state;
+    struct exec *ex = m->ex;
+    op_embed(ex, s->n, s->embed, 1);
+    op_rmsnorm(ex, s->e, s->n, s->norm_e, 0, (float)s->eps);
+    op_rmsnorm(ex, s->n, m->hidden_in, s->norm_h, 0, (float)s->eps);
+    op_join(ex, s->pair, s->e, s->n);
+    op_linear(ex, &(struct linear){s->h[0], 0, s->fc, NULL}, 1, s->pair);
+}
+
+/* Attention's output behind unembed_out, and the residual: of all rows, or narrowed to those whose
+ * logits are wanted. */
+static void attend_rows(struct model *m, int32_t i, bool narrow)
+{
+    struct deepseek *s = m->state;
+    struct exec *ex = m->ex;
+    const struct tensor *o = s->o_lat;
+    attend(ex, s, i);
+    if (narrow) {
+        op_take(ex, s->q_emb, s->o_lat);
+        op_take(ex, s->h[1], s->h[0]);
+        struct tensor *t = s->h[0];
+        s->h[0] = s->h[1];
+        s->h[1] = t;
+        o = s->q_emb;
+    }
+    op_linear_heads(ex, s->att, s->layers[i].unembed_out, o);
+}
+
 static const struct tensor *deepseek_forward(struct model *m)
 {
     struct deepseek *s = m->state;
     struct exec *ex = m->ex;
-    op_embed(ex, s->h[0], s->embed, 1);
+    if (m->target)
+        draft_input(m);
+    else
+        op_embed(ex, s->h[0], s->embed, 1);
     op_rmsnorm(ex, s->n, s->h[0], s->layers[0].norm1, 0, (float)s->eps);
     for (int32_t i = 0; i < m->n_layer; i++) {
         const struct deepseek_layer *w = &s->layers[i];
-        bool last = i == m->n_layer - 1;
+        bool last = i == m->n_layer - 1, narrow = last && !m->keep_hidden;
         project(ex, s, i);
-        if (last && exec_wanted(ex) == 0)
+        if (narrow && exec_wanted(ex) == 0)
             return NULL;
-        attend(ex, s, i);
-        const struct tensor *o = s->o_lat;
-        if (last) { /* from here on only the rows whose logits are wanted */
-            op_take(ex, s->q_emb, s->o_lat);
-            op_take(ex, s->h[1], s->h[0]);
-            struct tensor *t = s->h[0];
-            s->h[0] = s->h[1];
-            s->h[1] = t;
-            o = s->q_emb;
-        }
-        op_linear_heads(ex, s->att, w->unembed_out, o);
+        attend_rows(m, i, narrow);
         op_linear(ex, &(struct linear){s->delta, 0, w->o, w->o_bias}, 1, s->att);
         residual(ex, s, w->norm2);
         feed_forward(ex, s, w);
         residual(ex, s, last ? s->norm : s->layers[i + 1].norm1);
     }
-    op_linear(ex, &(struct linear){s->logits, 0, s->head, NULL}, 1, s->n);
+    m->hidden = m->hidden_normed ? s->n : s->h[0];
+    const struct tensor *x = s->n;
+    if (m->keep_hidden) {
+        if (exec_wanted(ex) == 0)
+            return NULL;
+        op_take(ex, s->delta, s->n);
+        x = s->delta;
+    }
+    op_linear(ex, &(struct linear){s->logits, 0, s->head, NULL}, 1, x);
     return s->logits;
 }
 
@@ -573,6 +662,7 @@ const struct family family_deepseek_v3 = {
     .load = deepseek_load,
     .forward = deepseek_forward,
     .free = deepseek_free,
+    .has_draft = has_draft,
 };
 
 const struct family family_deepseek_v32 = {
@@ -582,6 +672,7 @@ const struct family family_deepseek_v32 = {
     .load = deepseek_load,
     .forward = deepseek_forward,
     .free = deepseek_free,
+    .has_draft = has_draft,
 };
 
 const struct family family_glm_moe_dsa = {
@@ -591,4 +682,5 @@ const struct family family_glm_moe_dsa = {
     .load = deepseek_load,
     .forward = deepseek_forward,
     .free = deepseek_free,
+    .has_draft = has_draft,
 };

@@ -8,30 +8,13 @@
 
 #include "base/file.h"
 #include "base/pool.h"
-#include "exec/exec.h"
 #include "exec/kv.h"
+#include "model/engine_int.h"
 #include "model/loader.h"
-#include "model/model.h"
 #include "tmpl/chat.h"
 #include "tok/tok.h"
 
-enum { MAX_ROWS = 256, CONFIG_MAX = 16 << 20, EOS_MAX = 64 };
-
-struct qn_engine {
-    struct exec *ex;
-    struct model model;
-    struct tok *tok;
-    struct chat_tmpl *chat;
-    struct qn_model_info info;
-    struct json *cfg;
-    char *name;
-    int32_t eos[EOS_MAX];
-};
-
-struct qn_seq {
-    struct qn_engine *e;
-    struct kv_seq *kv;
-};
+enum { CONFIG_MAX = 16 << 20 };
 
 struct qn_checkpoint {
     struct qn_engine *e;
@@ -215,6 +198,7 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     QN_TRY(open_exec(e, p, err));
     QN_TRY(kv_setup(e->ex, m->kv, m->n_kv ? m->n_kv : m->n_layer, err));
     QN_TRY(load_weights(e, p, err));
+    QN_TRY(mtp_load(e, p, err));
     e->info.family = m->family->name;
     e->info.name = e->name;
     e->info.n_vocab = m->n_vocab;
@@ -246,6 +230,7 @@ void qn_engine_free(struct qn_engine *e)
 {
     if (!e)
         return;
+    mtp_unload(e);
     if (e->model.family)
         e->model.family->free(&e->model);
     exec_free(e->ex);
@@ -300,6 +285,7 @@ void qn_seq_free(struct qn_seq *s)
 {
     if (!s)
         return;
+    QN_ASSERT(!s->mtp); /* freed before */
     kv_seq_free(s->e->ex, s->kv);
     free(s);
 }
@@ -338,6 +324,7 @@ enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err)
 {
     QN_TRY(check_cut(s, "truncate to", n, err));
     kv_seq_truncate(s->e->ex, s->kv, n);
+    mtp_cut(s, n);
     return QN_OK;
 }
 
@@ -394,6 +381,7 @@ void qn_seq_rewind(struct qn_seq *s, const struct qn_checkpoint *c)
     const struct kv_prefix *part = c->kv;
     QN_ASSERT(s->e == c->e);
     kv_seq_become(s->e->ex, s->kv, &(struct kv_chain){&part, 1}, kv_prefix_end(part));
+    mtp_cut(s, kv_prefix_end(part));
 }
 
 int64_t qn_seq_bytes(const struct qn_engine *e, int32_t n_tokens)
@@ -408,7 +396,7 @@ int64_t qn_seq_bytes_held(const struct qn_seq *s)
 
 int64_t qn_kv_bytes_used(const struct qn_engine *e)
 {
-    return kv_bytes_used(e->ex);
+    return kv_bytes_used(e->ex) + (e->draft.ex ? kv_bytes_used(e->draft.ex) : 0);
 }
 
 int64_t qn_kv_bytes_free(const struct qn_engine *e)
@@ -418,7 +406,7 @@ int64_t qn_kv_bytes_free(const struct qn_engine *e)
 
 int64_t qn_transient_bytes(const struct qn_engine *e)
 {
-    return exec_transient_bytes(e->ex);
+    return exec_transient_bytes(e->ex) + (e->draft.ex ? exec_transient_bytes(e->draft.ex) : 0);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------
@@ -462,7 +450,9 @@ enum qn_status qn_engine_step(struct qn_engine *e, struct qn_step_item *items, i
             (struct exec_span){items[i].seq->kv, items[i].ids, items[i].n_ids, items[i].n_logits};
     QN_TRY(exec_begin(e->ex, spans, n_items, err));
     unsigned fp = cpu_fp_begin();
+    mtp_before(e, items, n_items);
     const struct tensor *logits = e->model.family->forward(&e->model);
+    mtp_after(e, items, n_items);
     exec_commit(e->ex);
     int32_t row = 0;
     for (int32_t i = 0; i < n_items; i++) {

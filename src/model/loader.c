@@ -72,6 +72,10 @@ void loader_totals(const struct loader *l, struct loader_totals *out)
 
 void loader_alias(struct loader *l, const char *name, const char *file)
 {
+    if (!name) {
+        l->n_alias = 0;
+        return;
+    }
     QN_ASSERT(l->n_alias < LOADER_ALIAS_MAX);
     l->alias[l->n_alias].name = name;
     l->alias[l->n_alias++].file = file;

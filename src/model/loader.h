@@ -53,8 +53,8 @@ enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct
 enum qn_status load_taps(struct loader *l, struct weight **out, int32_t n, int32_t taps,
                          struct qn_err *err, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
-/* From now on tensors asked for by names that begin with `name` are those that begin with `file`
- * (static strings or such that live as long as l). At most LOADER_ALIAS_MAX. */
+/* From now on tensors asked for by names that begin with `name` are those that begin with `file`;
+ * the strings live until the aliases are dropped with NULL. At most LOADER_ALIAS_MAX. */
 enum { LOADER_ALIAS_MAX = 4 };
 void loader_alias(struct loader *l, const char *name, const char *file);
 /* Marks tensors whose name matches this shell pattern as known and not needed; how many. */

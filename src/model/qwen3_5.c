@@ -11,6 +11,7 @@
  * The MoE form adds sigmoid(shared_expert_gate n) * shared_expert(n) to the routed sum.
  * docs/families/qwen3_5.md.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -34,6 +35,9 @@ struct q35 {
     struct tensor *pairs, *att; /* attention: q and gate of each head, k, v; gated output */
     struct tensor *o_wanted, *att_wanted; /* the rows whose logits are wanted */
     struct tensor *shared, *sum, *weight;
+    /* draft head */
+    struct weight *norm_e, *norm_h, *fc;
+    struct tensor *e, *pair;
 };
 
 /* ---- config.json ------------------------------------------------------------------------ */
@@ -119,6 +123,19 @@ static enum qn_status read_rope(struct q35 *s, const struct json *c, struct qn_e
     return QN_OK;
 }
 
+static void draft_input(struct model *m);
+
+/* A draft head is one layer with attention, of the model's own sizes. */
+static void make_draft(struct model *m)
+{
+    struct q35 *s = m->state;
+    m->n_layer = 1;
+    s->layers[0].linear = false;
+    s->dec.kv[0] =
+        (struct kv_layer){.n_head = s->dec.n_kv, .dk = s->dec.d_head, .dv = s->dec.d_head};
+    s->dec.parts.embed = draft_input;
+}
+
 static enum qn_status load_mix(struct model *m, struct loader *l, int32_t i, struct qn_err *err);
 static enum qn_status load_shared(struct model *m, struct loader *l, int32_t i, struct qn_err *err);
 static const struct tensor *mix(struct model *m, int32_t i);
@@ -143,7 +160,10 @@ static enum qn_status common(struct model *m, const struct json *text, struct qn
         s->dec.parts.load_shared = load_shared;
         s->dec.parts.add_shared = add_shared;
     }
-    return read_layers(m, text, err);
+    QN_TRY(read_layers(m, text, err));
+    if (m->target)
+        make_draft(m);
+    return QN_OK;
 }
 
 static enum qn_status config(struct model *m, const struct json *c, struct qn_err *err)
@@ -325,19 +345,19 @@ static enum qn_status create_tensors(struct model *m, struct qn_err *err)
     struct q35 *s = m->state;
     int32_t q = s->dec.n_head * s->dec.d_head, kv = s->dec.n_kv * s->dec.d_head;
     int32_t c = delta_channels(&s->delta), v = s->delta.n_v * s->delta.dv;
-    bool moe = s->dec.experts.n > 0;
+    bool moe = s->dec.experts.n > 0, net = !m->target; /* a draft head has only attention */
     struct {
         struct tensor **t;
         int32_t cols;
     } const list[] = {
-        {&s->u, c},
-        {&s->mixed, c},
-        {&s->z, v},
-        {&s->ab, 2 * s->delta.n_v},
-        {&s->gates, 2 * s->delta.n_v},
-        {&s->o, v},
-        {&s->gated, v},
-        {&s->o_wanted, v},
+        {net ? &s->u : NULL, c},
+        {net ? &s->mixed : NULL, c},
+        {net ? &s->z : NULL, v},
+        {net ? &s->ab : NULL, 2 * s->delta.n_v},
+        {net ? &s->gates : NULL, 2 * s->delta.n_v},
+        {net ? &s->o : NULL, v},
+        {net ? &s->gated : NULL, v},
+        {net ? &s->o_wanted : NULL, v},
         {&s->pairs, 2 * q + 2 * kv},
         {&s->att, q},
         {&s->att_wanted, q},
@@ -351,20 +371,74 @@ static enum qn_status create_tensors(struct model *m, struct qn_err *err)
     return QN_OK;
 }
 
+/* Where the tensors of a draft head are: "mtp." or "language_model.mtp.". */
+static const char *draft_prefix(const struct loader *l)
+{
+    static const char *const prefixes[] = {"mtp.", "language_model.mtp.", "model.mtp."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+        if (loader_has(l, "%sfc.weight", prefixes[i]))
+            return prefixes[i];
+    return NULL;
+}
+
+static bool has_draft(const struct model *m, const struct loader *l)
+{
+    return draft_prefix(l) != NULL;
+}
+
+static enum qn_status load_draft(struct model *m, struct loader *l, struct qn_err *err)
+{
+    struct q35 *s = m->state;
+    const char *p = draft_prefix(l);
+    char mine[2][64], theirs[2][64];
+    int32_t h = m->n_embd;
+    snprintf(mine[0], sizeof mine[0], LAYER, s->dec.prefix, 0);
+    snprintf(theirs[0], sizeof theirs[0], "%slayers.0.", p);
+    snprintf(mine[1], sizeof mine[1], "%smodel.norm.", s->dec.prefix);
+    snprintf(theirs[1], sizeof theirs[1], "%snorm.", p);
+    QN_TRY(load_vec(l, &s->norm_e, h, err, "%spre_fc_norm_embedding.weight", p));
+    QN_TRY(load_vec(l, &s->norm_h, h, err, "%spre_fc_norm_hidden.weight", p));
+    QN_TRY(load_matrix(l, &s->fc, h, 2 * h, err, "%sfc", p));
+    QN_TRY(tensor_create(m->ex, h, &m->hidden_in, err));
+    QN_TRY(tensor_create(m->ex, h, &s->e, err));
+    QN_TRY(tensor_create(m->ex, 2 * h, &s->pair, err));
+    for (int i = 0; i < 2; i++)
+        loader_alias(l, mine[i], theirs[i]);
+    enum qn_status st = decoder_load(m, l, err);
+    loader_alias(l, NULL, NULL);
+    return st;
+}
+
 static enum qn_status load(struct model *m, struct loader *l, struct qn_err *err)
 {
     static const char *const others[] = {"*mtp.*", "vision_tower.*", "model.visual.*"};
     int32_t n = 0;
+    QN_TRY(create_tensors(m, err));
+    if (m->target)
+        return load_draft(m, l, err);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         n += loader_skip(l, others[i]);
     if (n)
         log_line(LOG_INFO, m->family->name,
                  "text only: %d tensors of the vision tower and of the draft head are left out", n);
-    QN_TRY(create_tensors(m, err));
     return decoder_load(m, l, err);
 }
 
 /* ---- one step --------------------------------------------------------------------------- */
+
+/* x = fc( rms(embed(next token)) norm_e | rms(state) norm_h ) */
+static void draft_input(struct model *m)
+{
+    struct q35 *s = m->state;
+    struct decoder *dec = &s->dec;
+    struct exec *ex = m->ex;
+    float eps = (float)dec->eps;
+    op_embed(ex, dec->n, dec->embed, 1);
+    op_rmsnorm(ex, s->e, dec->n, s->norm_e, 0, eps);
+    op_rmsnorm(ex, dec->n, m->hidden_in, s->norm_h, 0, eps);
+    op_join(ex, s->pair, s->e, dec->n);
+    op_linear(ex, &(struct linear){dec->h[0], 0, s->fc, NULL}, 1, s->pair);
+}
 
 static const struct tensor *delta_net(struct model *m, int32_t i)
 {
@@ -398,7 +472,7 @@ static const struct tensor *gated_attention(struct model *m, int32_t i)
     struct attn_op a = decoder_attn(dec, i);
     a.gated = true;
     op_rope_append(ex, dec->q, s->pairs, &a);
-    if (i == m->n_layer - 1 && exec_wanted(ex) == 0)
+    if (decoder_narrows(m, i) && exec_wanted(ex) == 0)
         return NULL;
     op_attn(ex, dec->att, dec->q, &a);
     op_gate(ex, s->att, dec->att, s->pairs, &(struct gate_at){.col = d, .stride = 2 * d, .d = d});
@@ -410,7 +484,7 @@ static const struct tensor *mix(struct model *m, int32_t i)
     struct q35 *s = m->state;
     bool linear = s->layers[i].linear;
     const struct tensor *all = (linear ? delta_net : gated_attention)(m, i);
-    if (i < m->n_layer - 1 || exec_wanted(m->ex) == 0)
+    if (!decoder_narrows(m, i) || exec_wanted(m->ex) == 0)
         return all;
     struct tensor *wanted = linear ? s->o_wanted : s->att_wanted;
     op_take(m->ex, wanted, all);
@@ -450,6 +524,7 @@ const struct family family_qwen3_5 = {
     .load = load,
     .forward = decoder_forward,
     .free = free_state,
+    .has_draft = has_draft,
 };
 
 const struct family family_qwen3_5_moe = {
@@ -459,6 +534,7 @@ const struct family family_qwen3_5_moe = {
     .load = load,
     .forward = decoder_forward,
     .free = free_state,
+    .has_draft = has_draft,
 };
 
 const struct family family_qwen3_next = {
@@ -468,4 +544,5 @@ const struct family family_qwen3_next = {
     .load = load,
     .forward = decoder_forward,
     .free = free_state,
+    .has_draft = has_draft,
 };

@@ -1,0 +1,382 @@
+/*
+ * mtp.c - quern.h's draft heads: finding and loading one, contexts, steps.
+ *
+ * A head is a struct model of one layer with an exec beside the target's, so its KV memory grows and
+ * goes back by itself. A context's rows are numbered from 0; its row of the state at position p
+ * takes the token at p+1. Rows [0, n_true) have the target's states, rows behind them the head's
+ * own. The scheduler's thread alone.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/cpu.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "exec/kv.h"
+#include "model/engine_int.h"
+#include "model/loader.h"
+
+struct qn_mtp {
+    struct qn_seq *seq;
+    struct kv_seq *kv;
+    struct kept *states; /* of the target, by position */
+    struct kept *own;    /* the head's, of its last row; position 0 */
+    int32_t next;        /* position of the state of the next row */
+    int32_t n_true;
+};
+
+/* ---- loading ---------------------------------------------------------------------------------
+ */
+
+/* Heads come inside the model's files, or in one of these. */
+static enum qn_status open_files(const char *dir, struct st **out, struct qn_err *err)
+{
+    static const char *const names[] = {"mtp.safetensors", "mtp/weights.safetensors"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct buf path = BUF_INIT;
+        path_join(&path, dir, names[i]);
+        enum qn_status st = buf_ok(&path, "path", err);
+        bool there = st == QN_OK && file_exists(buf_z(&path));
+        if (there)
+            st = st_open_file(buf_z(&path), out, err);
+        buf_free(&path);
+        if (there || st != QN_OK)
+            return st;
+    }
+    return st_open(dir, out, err);
+}
+
+static enum qn_status load_head(struct qn_engine *e, struct st *st, struct qn_err *err)
+{
+    struct model *d = &e->draft, *m = &e->model;
+    struct loader *l = NULL;
+    QN_TRY(exec_create_beside(e->ex, e->info.n_ctx + QN_MTP_DRAFT_MAX, &d->ex, err));
+    QN_TRY(d->family->config(d, e->cfg, err));
+    QN_TRY(kv_setup(d->ex, d->kv, d->n_kv ? d->n_kv : d->n_layer, err));
+    QN_TRY(loader_create(d->ex, st, e->cfg, &l, err));
+    enum qn_status s = QN_OK;
+    if (!m->family->has_draft(m, l)) {
+        d->family->free(d);
+        exec_free(d->ex);
+        d->ex = NULL;
+        d->state = NULL;
+    } else
+        s = d->family->load(d, l, err);
+    if (s == QN_OK && d->ex) {
+        struct loader_totals t;
+        loader_totals(l, &t);
+        e->info.weight_bytes += t.packed_bytes;
+    }
+    loader_free(l);
+    return s;
+}
+
+enum qn_status mtp_load(struct qn_engine *e, const struct qn_engine_params *p, struct qn_err *err)
+{
+    struct model *d = &e->draft, *m = &e->model;
+    struct st *st = NULL;
+    if (p->mtp == QN_MTP_OFF || !m->family->has_draft)
+        return QN_OK;
+    *d = (struct model){.family = m->family, .target = m};
+    m->hidden_normed = d->hidden_normed = p->mtp == QN_MTP_BEHIND_NORM;
+    QN_TRY(open_files(p->model_dir, &st, err));
+    enum qn_status s = load_head(e, st, err);
+    if (d->ex)
+        exec_quiesce(d->ex); /* a late thread may still read the mapped files */
+    st_free(st);
+    QN_TRY(s);
+    if (!d->ex)
+        return QN_OK;
+    e->draft_logits = calloc((size_t)e->model.n_vocab, sizeof *e->draft_logits);
+    if (!e->draft_logits)
+        QN_FAIL(err, QN_NO_MEMORY, "mtp", "out of memory for %d logits", e->model.n_vocab);
+    return QN_OK;
+}
+
+void mtp_unload(struct qn_engine *e)
+{
+    if (e->draft.family)
+        e->draft.family->free(&e->draft);
+    exec_free(e->draft.ex);
+    free(e->draft_logits);
+}
+
+bool qn_mtp_available(const struct qn_engine *e)
+{
+    return e->draft.ex != NULL;
+}
+
+/* ---- contexts --------------------------------------------------------------------------------
+ */
+
+enum qn_status qn_mtp_create(struct qn_seq *seq, struct qn_mtp **out, struct qn_err *err)
+{
+    struct qn_engine *e = seq->e;
+    if (!e->draft.ex)
+        QN_FAIL(err, QN_UNSUPPORTED, "mtp", "no draft head is loaded for this model");
+    if (seq->mtp)
+        QN_FAIL(err, QN_BAD_INPUT, "mtp", "this sequence has a draft context already");
+    struct qn_mtp *m = calloc(1, sizeof *m);
+    if (!m)
+        QN_FAIL(err, QN_NO_MEMORY, "mtp", "out of memory");
+    enum qn_status st = kv_seq_create(e->draft.ex, &m->kv, err);
+    if (st == QN_OK)
+        st = kept_create(e->ex, e->model.n_embd, 2 * MAX_ROWS, &m->states, err);
+    if (st == QN_OK)
+        st = kept_create(e->ex, e->model.n_embd, 1, &m->own, err);
+    m->seq = seq;
+    if (st != QN_OK) {
+        qn_mtp_free(m);
+        return st;
+    }
+    m->next = qn_seq_len(seq);
+    kept_truncate(m->states, m->next);
+    seq->mtp = *out = m;
+    return QN_OK;
+}
+
+void qn_mtp_free(struct qn_mtp *m)
+{
+    if (!m)
+        return;
+    if (m->seq->mtp == m)
+        m->seq->mtp = NULL;
+    kv_seq_free(m->seq->e->draft.ex, m->kv);
+    kept_free(m->states);
+    kept_free(m->own);
+    free(m);
+}
+
+/* States that are gone before their token came are left out. */
+static int32_t next_state(const struct qn_mtp *m)
+{
+    int32_t first = kept_first(m->states);
+    return m->next < first ? first : m->next;
+}
+
+int32_t qn_mtp_next(const struct qn_mtp *m)
+{
+    return next_state(m) + 1;
+}
+
+int32_t qn_mtp_waiting(const struct qn_mtp *m)
+{
+    return kept_end(m->states) - next_state(m);
+}
+
+int64_t qn_mtp_bytes(const struct qn_engine *e, int32_t n_tokens)
+{
+    int64_t rows = (int64_t)(2 * MAX_ROWS + 1) * e->model.n_embd * (int64_t)sizeof(float);
+    return e->draft.ex ? rows + kv_seq_bytes(e->draft.ex, n_tokens) : 0;
+}
+
+/* Row p took the token at p+1: of the first n tokens, n-1 rows stay. */
+void mtp_cut(struct qn_seq *s, int32_t n)
+{
+    struct qn_mtp *m = s->mtp;
+    if (!m)
+        return;
+    int32_t keep = n > 0 ? n - 1 : 0, drop = m->next > keep ? m->next - keep : 0;
+    m->next -= drop;
+    m->n_true -= drop < m->n_true ? drop : m->n_true;
+    if (kv_seq_len(m->kv) > m->n_true)
+        kv_seq_truncate(s->e->draft.ex, m->kv, m->n_true);
+    kept_truncate(m->states, n);
+    kept_truncate(m->own, 0);
+}
+
+void mtp_before(struct qn_engine *e, const struct qn_step_item *items, int32_t n)
+{
+    e->model.keep_hidden = false;
+    for (int32_t i = 0; i < n; i++)
+        e->model.keep_hidden |= items[i].seq->mtp != NULL;
+}
+
+/* A few states that were taken stay, for a target that goes back a little. */
+static void keep_states(struct qn_mtp *m, const struct tensor *hidden, int32_t row, int32_t n)
+{
+    if (kept_end(m->states) - kept_first(m->states) + n > 2 * MAX_ROWS)
+        kept_forget(m->states, m->next - QN_ROLLBACK);
+    kept_add(m->states, hidden, row, n, qn_seq_len(m->seq));
+}
+
+void mtp_after(struct qn_engine *e, const struct qn_step_item *items, int32_t n)
+{
+    int32_t row = 0;
+    for (int32_t i = 0; i < n; row += items[i++].n_ids)
+        if (items[i].seq->mtp)
+            keep_states(items[i].seq->mtp, e->model.hidden, row, items[i].n_ids);
+}
+
+/* ---- steps -----------------------------------------------------------------------------------
+ */
+
+static enum qn_status check_item(const struct qn_engine *e, const struct qn_mtp_item *it, int32_t i,
+                                 struct qn_err *err)
+{
+    if (!it->mtp || it->mtp->seq->e != e || it->n_ids < 1 || it->n_ids > MAX_ROWS ||
+        it->n_logits < 0 || it->n_logits > it->n_ids || (it->n_logits && !it->logits) ||
+        it->n_draft < 0 || it->n_draft > QN_MTP_DRAFT_MAX || (it->n_draft && !it->drafts))
+        QN_FAIL(err, QN_BAD_INPUT, "mtp",
+                "item %d: %d ids, %d rows of logits, %d drafts; at most %d ids and %d drafts", i,
+                it->n_ids, it->n_logits, it->n_draft, MAX_ROWS, QN_MTP_DRAFT_MAX);
+    for (int32_t j = 0; j < it->n_ids; j++)
+        if (it->ids[j] < 0 || it->ids[j] >= e->info.n_vocab)
+            QN_FAIL(err, QN_BAD_INPUT, "mtp", "item %d: token id %d; ids are 0 to %d", i,
+                    it->ids[j], e->info.n_vocab - 1);
+    if (it->own && (it->n_ids != 1 || kept_end(it->mtp->own) == 0))
+        QN_FAIL(err, QN_BAD_INPUT, "mtp",
+                "item %d: %d ids on the head's own state; that takes one, after a guess", i,
+                it->n_ids);
+    if (!it->own && it->n_ids > qn_mtp_waiting(it->mtp))
+        QN_FAIL(err, QN_BAD_INPUT, "mtp",
+                "item %d: %d ids from position %d on; the states of %d tokens wait for theirs", i,
+                it->n_ids, qn_mtp_next(it->mtp), qn_mtp_waiting(it->mtp));
+    return QN_OK;
+}
+
+static enum qn_status check_items(const struct qn_engine *e, const struct qn_mtp_item *items,
+                                  int32_t n, struct qn_err *err)
+{
+    if (!e->draft.ex)
+        QN_FAIL(err, QN_UNSUPPORTED, "mtp", "no draft head is loaded for this model");
+    if (n < 1 || n > MAX_ROWS)
+        QN_FAIL(err, QN_BAD_INPUT, "mtp", "%d items; a step has 1 to %d", n, MAX_ROWS);
+    for (int32_t i = 0; i < n; i++) {
+        QN_TRY(check_item(e, &items[i], i, err));
+        for (int32_t j = 0; j < i; j++)
+            if (items[j].mtp == items[i].mtp)
+                QN_FAIL(err, QN_BAD_INPUT, "mtp", "items %d and %d are the same context", j, i);
+    }
+    return QN_OK;
+}
+
+/* An item's rows in one run of the head. */
+struct rows {
+    struct qn_mtp_item *it;
+    const int32_t *ids;
+    int32_t n, n_logits; /* of the last n_logits rows: logits wanted, or a guess */
+    bool own;
+};
+
+/* Own rows are no longer wanted once true ones come. */
+static enum qn_status begin(struct qn_engine *e, const struct rows *r, int32_t n,
+                            struct qn_err *err)
+{
+    struct exec_span spans[MAX_ROWS];
+    for (int32_t i = 0; i < n; i++) {
+        struct qn_mtp *m = r[i].it->mtp;
+        if (!r[i].own && kv_seq_len(m->kv) > m->n_true) {
+            kv_seq_truncate(e->draft.ex, m->kv, m->n_true);
+            kept_truncate(m->own, 0);
+        }
+        spans[i] = (struct exec_span){m->kv, r[i].ids, r[i].n, r[i].n_logits};
+    }
+    return exec_begin(e->draft.ex, spans, n, err);
+}
+
+/* One run of the head. Logits of all items' wanted rows, in their order; hidden states likewise. */
+static enum qn_status run(struct qn_engine *e, const struct rows *r, int32_t n,
+                          const struct tensor **logits, struct qn_err *err)
+{
+    struct model *d = &e->draft;
+    int32_t row = 0, wanted = 0;
+    QN_TRY(begin(e, r, n, err));
+    for (int32_t i = 0; i < n; row += r[i++].n) {
+        struct qn_mtp *m = r[i].it->mtp;
+        kept_get(r[i].own ? m->own : m->states, r[i].own ? 0 : next_state(m), r[i].n, d->hidden_in,
+                 row);
+    }
+    *logits = d->family->forward(d);
+    exec_commit(d->ex);
+    for (int32_t i = 0; i < n; wanted += r[i++].n_logits) {
+        struct qn_mtp *m = r[i].it->mtp;
+        kept_truncate(m->own, 0);
+        if (r[i].n_logits)
+            kept_add(m->own, d->hidden, wanted + r[i].n_logits - 1, 1, 0);
+        if (r[i].own)
+            continue;
+        m->next = next_state(m) + r[i].n;
+        m->n_true = kv_seq_len(m->kv);
+    }
+    return QN_OK;
+}
+
+static void guess(const float *logits, int32_t n, int32_t *id, float *prob)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    *id = best;
+    if (!prob)
+        return;
+    double sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += (double)expf(logits[i] - logits[best]);
+    *prob = (float)(1 / sum);
+}
+
+/* Guess k of every item among r. */
+static void guess_all(struct qn_engine *e, const struct rows *r, int32_t n,
+                      const struct tensor *logits, int32_t k)
+{
+    int32_t wanted = 0;
+    for (int32_t i = 0; i < n; wanted += r[i++].n_logits) {
+        struct qn_mtp_item *it = r[i].it;
+        if (it->n_draft <= k)
+            continue;
+        tensor_read(e->draft.ex, logits, wanted + r[i].n_logits - 1, 1, e->draft_logits);
+        guess(e->draft_logits, e->info.n_vocab, &it->drafts[k], it->probs ? &it->probs[k] : NULL);
+    }
+}
+
+/* The rows as asked for, with their logits and first guesses. */
+static enum qn_status first_run(struct qn_engine *e, struct qn_mtp_item *items, int32_t n,
+                                struct qn_err *err)
+{
+    struct rows r[MAX_ROWS] = {0};
+    const struct tensor *logits;
+    for (int32_t i = 0; i < n; i++) {
+        struct qn_mtp_item *it = &items[i];
+        int32_t wanted = it->n_logits ? it->n_logits : it->n_draft ? 1 : 0;
+        r[i] = (struct rows){it, it->ids, it->n_ids, wanted, it->own};
+    }
+    QN_TRY(run(e, r, n, &logits, err));
+    int32_t row = 0;
+    for (int32_t i = 0; i < n; row += r[i++].n_logits)
+        if (items[i].n_logits)
+            tensor_read(e->draft.ex, logits, row, items[i].n_logits, items[i].logits);
+    guess_all(e, r, n, logits, 0);
+    return QN_OK;
+}
+
+/* Guess k of those who want so many, from their guesses before. */
+static enum qn_status next_run(struct qn_engine *e, struct qn_mtp_item *items, int32_t n, int32_t k,
+                               struct qn_err *err)
+{
+    struct rows r[MAX_ROWS] = {0};
+    const struct tensor *logits;
+    int32_t n_rows = 0;
+    for (int32_t i = 0; i < n; i++)
+        if (items[i].n_draft > k)
+            r[n_rows++] = (struct rows){&items[i], &items[i].drafts[k - 1], 1, 1, true};
+    QN_TRY(run(e, r, n_rows, &logits, err));
+    guess_all(e, r, n_rows, logits, k);
+    return QN_OK;
+}
+
+enum qn_status qn_mtp_step(struct qn_engine *e, struct qn_mtp_item *items, int32_t n,
+                           struct qn_err *err)
+{
+    QN_TRY(check_items(e, items, n, err));
+    int32_t depth = 0;
+    for (int32_t i = 0; i < n; i++)
+        depth = items[i].n_draft > depth ? items[i].n_draft : depth;
+    unsigned fp = cpu_fp_begin();
+    enum qn_status st = first_run(e, items, n, err);
+    for (int32_t k = 1; k < depth && st == QN_OK; k++)
+        st = next_run(e, items, n, k, err);
+    cpu_fp_restore(fp);
+    return st;
+}
