@@ -206,7 +206,7 @@ static enum qn_status common(struct model *m, const struct json *c, const char *
     return read_rope(m, c, err);
 }
 
-/* A draft head is the layer behind the last one, with an indexer of its own where there are such. */
+/* A draft head is the layer behind the last one, with an indexer of its own where there are any. */
 static enum qn_status make_draft(struct model *m, enum qn_status st)
 {
     struct deepseek *s = m->state;

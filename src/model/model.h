@@ -27,7 +27,7 @@ struct model {
     bool keep_hidden, hidden_normed;
     const struct tensor *hidden;
 
-    /* A draft head (MTP) is a model of its own, of one layer, that guesses the token after the next:
+    /* A draft head (MTP) is a model of its own, of one layer, guessing the token after the next:
      *     x = fc( norm_e(embed(next token)) | norm_h(state of `target` at this one) ),  the layer
      * with the target's table and head. The same functions serve it; target is set before config.
      */

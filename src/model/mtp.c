@@ -1,8 +1,8 @@
 /*
  * mtp.c - quern.h's draft heads: finding and loading one, contexts, steps.
  *
- * A head is a struct model of one layer with an exec beside the target's, so its KV memory grows and
- * goes back by itself. A context's rows are numbered from 0; its row of the state at position p
+ * A head is a struct model of one layer with an exec beside the target's, so its KV memory grows
+ * and goes back by itself. A context's rows are numbered from 0; its row of the state at position p
  * takes the token at p+1. Rows [0, n_true) have the target's states, rows behind them the head's
  * own. The scheduler's thread alone.
  */

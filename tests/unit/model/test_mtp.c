@@ -1,6 +1,6 @@
 /*
  * test_mtp.c - draft heads: logits against the goldens that have them, the same bits for any cut of
- * rows into calls and for other contexts beside, guesses and going back, what is refused; and on the
+ * rows into calls and for other contexts beside, guesses and going back, what is refused; on the
  * trained models how often the head guesses what the model says.
  */
 #include <math.h>
