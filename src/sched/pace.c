@@ -1,19 +1,24 @@
 /*
- * pace.c - see pace.h. The model of a step: us = plain(answers) + prompt tokens * row. Estimates
- * follow the samples slowly and a single slow step (the machine was busy) moves them little.
+ * pace.c - see pace.h. Beside running answers a step may take STRETCH times what it takes without
+ * prompt tokens. How the time grows with their number is no line (kernels work on tiles of rows,
+ * attention grows with the depth), so their number is not computed but moved, a little after each
+ * step, by how far that step was from the mark.
  *
- * With answers running, a step with prompt tokens may take STRETCH times one without; alone, a
- * chunk may take ALONE_US, so that cancelling and joining stay prompt with large models too.
+ * Without answers a chunk may take ALONE_US, so that cancelling and joining stay prompt with large
+ * models too.
  */
 #include "sched/pace.h"
 
 #define STRETCH   2.0
-#define ALONE_US  300000.0
-#define ROWS_MIN  8  /* fewer would cost their share of the weights for little progress */
-#define ALONE_MIN 32 /* below, prompts read much slower */
+#define START     8 /* tokens beside answers at first */
+#define TILE      4 /* rows that kernels take together: fewer cost nearly the same */
+#define GAIN      0.2
 #define LOOK      64 /* mixed steps between looks at a plain one */
+#define ALONE_US  300000.0
+#define ALONE_MIN 32 /* below, prompts read much slower */
 #define OUTLIER   3.0
 
+/* A single slow step (the machine was busy) moves an estimate little. */
 static void follow(double *estimate, double sample)
 {
     if (*estimate <= 0) {
@@ -22,7 +27,7 @@ static void follow(double *estimate, double sample)
     }
     if (sample > OUTLIER * *estimate)
         sample = OUTLIER * *estimate;
-    *estimate += (sample < *estimate ? 0.25 : 0.1) * (sample - *estimate);
+    *estimate += GAIN * (sample - *estimate);
 }
 
 /* The cost of n answers from the nearest known count; 0 when none is known. */
@@ -37,41 +42,54 @@ static double plain(const struct pace *p, int32_t n)
     return 0;
 }
 
+static int32_t lanes(int32_t n_decode)
+{
+    return n_decode < PACE_LANES ? n_decode : PACE_LANES;
+}
+
+/* The nearest number that fills the step's last tile. */
+static double whole_tiles(double rows, int32_t n_decode)
+{
+    int32_t tiles = (int32_t)((rows + n_decode) / TILE + 0.5);
+    return tiles * TILE > n_decode ? tiles * TILE - n_decode : rows;
+}
+
 int32_t pace_rows(const struct pace *p, int32_t n_decode, int32_t most)
 {
-    double budget_us = ALONE_US;
-    int32_t least = ALONE_MIN;
+    double rows = p->alone_us > 0 ? ALONE_US / p->alone_us : ALONE_MIN;
     if (n_decode > 0) {
-        double alone = plain(p, n_decode < PACE_LANES ? n_decode : PACE_LANES);
-        if (alone <= 0 || p->mixed >= LOOK)
+        if (plain(p, lanes(n_decode)) <= 0 || p->mixed >= LOOK)
             return 0;
-        budget_us = (STRETCH - 1) * alone;
-        least = ROWS_MIN;
+        rows = whole_tiles(p->beside > 0 ? p->beside : START, n_decode);
+    } else if (rows < ALONE_MIN) {
+        rows = ALONE_MIN;
     }
-    double row_us = p->row_us[n_decode > 0];
-    if (row_us <= 0)
-        return most < least ? most : least;
-    double rows = budget_us / row_us;
-    if (rows >= most)
-        return most;
-    int32_t n = (int32_t)rows;
-    n = n < least ? least : n - n % ROWS_MIN;
-    return n < most ? n : most;
+    return rows < most ? (int32_t)rows : most;
+}
+
+/* The step was longer or shorter than it should have been. One that did not use what it might have
+ * says nothing; one hiccup takes away a tenth at most. */
+static void move(struct pace *p, double mark, int32_t n_prompt, double us)
+{
+    double rows = p->beside > 0 ? p->beside : START;
+    if (n_prompt + TILE < (int32_t)rows)
+        return;
+    double off = mark / us - 1;
+    off = off < -0.5 ? -0.5 : off > 0.5 ? 0.5 : off;
+    rows *= 1 + GAIN * off;
+    p->beside = rows < 1 ? 1 : rows > 1e6 ? 1e6 : rows;
 }
 
 void pace_note(struct pace *p, int32_t n_decode, int32_t n_prompt, int64_t us)
 {
-    int32_t n = n_decode < PACE_LANES ? n_decode : PACE_LANES;
-    if (n_prompt == 0) {
-        if (n > 0)
-            follow(&p->plain_us[n], (double)us);
+    double took = us > 0 ? (double)us : 1;
+    if (n_decode == 0) {
+        follow(&p->alone_us, took / n_prompt);
+    } else if (n_prompt == 0) {
+        follow(&p->plain_us[lanes(n_decode)], took);
         p->mixed = 0;
-        return;
-    }
-    double base = n > 0 ? plain(p, n) : 0;
-    if (n > 0)
+    } else {
         p->mixed++;
-    double row = ((double)us - base) / n_prompt;
-    if (row > 0)
-        follow(&p->row_us[n > 0], row);
+        move(p, STRETCH * plain(p, lanes(n_decode)), n_prompt, took);
+    }
 }

@@ -1,8 +1,7 @@
 /*
- * pace.h - how many prompt tokens a step may read so that running answers do not stall. It
- * learns from the time that steps took: what a step of n answers costs alone, and what a prompt
- * token adds. Only the size of chunks depends on it, never a result. The scheduler's thread. Start
- * with {0}.
+ * pace.h - how many prompt tokens a step may read so that running answers do not stall. It learns
+ * from the time that steps took. Only the size of chunks depends on it, never a result. The
+ * scheduler's thread. Start with {0}.
  */
 #ifndef SCHED_PACE_H
 #define SCHED_PACE_H
@@ -14,8 +13,9 @@
 
 struct pace {
     double plain_us[PACE_LANES + 1]; /* a step of n answers and no prompt; 0 = not yet known */
-    double row_us[2]; /* one prompt token more: alone, beside answers; 0 = not yet known */
-    int32_t mixed;    /* steps with both since one without prompt tokens */
+    double beside;                   /* prompt tokens beside answers, as found to be right */
+    double alone_us;                 /* a prompt token of a step without answers; 0 = not known */
+    int32_t mixed;                   /* steps with both since one without prompt tokens */
 };
 
 /* Prompt tokens for the next step beside n_decode answers, 0..most. 0: this step is to be taken
