@@ -182,6 +182,12 @@ bool json_has(const struct json *obj, const char *key)
     return json_get(obj, key) != NULL;
 }
 
+bool json_is_null(const struct json *obj, const char *key)
+{
+    json_object *v = NULL;
+    return is(obj, JSON_OBJ) && json_object_object_get_ex(obj_of(obj), key, &v) && !v;
+}
+
 size_t json_len(const struct json *v)
 {
     if (is(v, JSON_ARR))

@@ -34,7 +34,8 @@ enum json_type json_type(const struct json *v);
 const char *json_type_name(const struct json *v); /* "null", "boolean", "integer", ... */
 const struct json *json_get(const struct json *obj, const char *key); /* NULL when absent */
 const struct json *json_get_str(const struct json *obj, struct str key);
-bool json_has(const struct json *obj, const char *key); /* present, and not null */
+bool json_has(const struct json *obj, const char *key);     /* present, and not null */
+bool json_is_null(const struct json *obj, const char *key); /* present, and null */
 size_t json_len(const struct json *v); /* elements of an array or members of an object, else 0 */
 const struct json *json_at(const struct json *arr, size_t i);
 

@@ -94,7 +94,7 @@ static enum qn_status read_heads(struct model *m, const struct json *c, struct q
     struct g4_kind *full = &s->kind[FULL];
     int32_t d = dec->d_head, n_kv = dec->n_kv;
     s->kind[SLIDING] = (struct g4_kind){.d = d, .n_kv = n_kv};
-    QN_TRY(json_opt_i32(c, CFG, "global_head_dim", json_get(c, "global_head_dim") ? d : 512, 0,
+    QN_TRY(json_opt_i32(c, CFG, "global_head_dim", json_is_null(c, "global_head_dim") ? d : 512, 0,
                         HEAD_DIM_MAX, &full->d, err));
     QN_TRY(json_opt_bool(c, CFG, "attention_k_eq_v", false, &full->k_eq_v, err));
     QN_TRY(json_opt_i32(c, CFG, "num_global_key_value_heads", n_kv, 1, 1024, &full->n_kv, err));
@@ -188,8 +188,8 @@ static enum qn_status read_ropes(struct g4 *s, const struct json *c, struct qn_e
 static enum qn_status read_ple(struct model *m, const struct json *c, struct qn_err *err)
 {
     struct g4 *s = m->state;
-    bool given = json_get(c, "hidden_size_per_layer_input") != NULL; /* null = none */
-    QN_TRY(json_opt_i32(c, CFG, "hidden_size_per_layer_input", given ? 0 : 256, 0, 1 << 13,
+    bool none = json_is_null(c, "hidden_size_per_layer_input");
+    QN_TRY(json_opt_i32(c, CFG, "hidden_size_per_layer_input", none ? 0 : 256, 0, 1 << 13,
                         &s->n_ple, err));
     if (!s->n_ple)
         return QN_OK;
@@ -248,12 +248,12 @@ static enum qn_status text_config(struct model *m, const struct json *c,
     QN_TRY(decoder_config(m, c, d, err));
     struct g4 *s = m->state;
     struct decoder *dec = &s->dec;
-    bool given = json_get(c, "final_logit_softcapping") != NULL; /* null = none */
+    bool none = json_is_null(c, "final_logit_softcapping");
     s->layers = calloc((size_t)m->n_layer, sizeof *s->layers);
     if (!s->layers)
         QN_FAIL(err, QN_NO_MEMORY, dec->name, "out of memory for %d layers", m->n_layer);
     QN_TRY(refuse_others(s, c, err));
-    QN_TRY(json_opt_real(c, CFG, "final_logit_softcapping", given ? 0 : 30, 0, 1e6, &s->cap, err));
+    QN_TRY(json_opt_real(c, CFG, "final_logit_softcapping", none ? 0 : 30, 0, 1e6, &s->cap, err));
     QN_TRY(read_types(m, c, err));
     QN_TRY(read_heads(m, c, err));
     QN_TRY(read_sharing(m, c, err));

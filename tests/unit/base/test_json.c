@@ -218,6 +218,8 @@ static void lookups_chain_through_null(void **state)
     assert_null(json_get(json_get(json_get(doc, "no"), "such"), "key"));
     assert_int_equal(json_type(NULL), JSON_NULL);
     assert_false(json_has(doc, "n"));
+    assert_true(json_is_null(doc, "n"));
+    assert_false(json_is_null(doc, "t") || json_is_null(doc, "none") || json_is_null(arr, "n"));
     assert_true(json_bool(json_get(doc, "t")));
     assert_null(json_str(doc).p);
     assert_ptr_equal(json_get_str(doc, (struct str){"abc", 1}), json_get(doc, "a"));
