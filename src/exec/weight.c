@@ -1,10 +1,9 @@
 /*
  * weight.c - from the bytes of a checkpoint to the packed layout of kernels.h.
  *
- * Integer codes of 2, 3 and 4 bits go to PACK_U4, 5, 6 and 8 bits to PACK_U8, with their scales and
- * biases in the checkpoint's type. MXFP4 and NVFP4 codes become integers 0..24 (twice the value,
- * plus 12) with a float32 scale and bias: the same weights, but for the rounding of a bias under a
- * global scale (1e-6 of the scale). MXFP8 becomes bf16, exactly.
+ * Integer codes keep their width, their scales and biases the checkpoint's type. MXFP4 and NVFP4
+ * go to PACK_E2M1 with a bf16 scale, which holds theirs exactly; NVFP4 under a global scale has
+ * float32 ones. MXFP8 becomes bf16, exactly.
  * Everything is a pure function of one (block, group) unit, spread over the pool.
  */
 #include <stdlib.h>
@@ -23,12 +22,21 @@ static int32_t group_of(const struct weight_src *s)
     return s->format == WEIGHT_NVFP4 ? 16 : s->format == WEIGHT_MXFP4 ? 32 : s->group;
 }
 
+static bool has_global_scale(const struct weight_src *s)
+{
+    return s->global_scales || s->global_scale != 0;
+}
+
 static struct packed shape_of(const struct weight_src *s)
 {
     struct packed pk = {.n = s->n, .k = s->k};
     if (is_integer(s->format)) {
-        pk.kind = s->format == WEIGHT_AFFINE && s->bits <= 4 ? PACK_U4 : PACK_U8;
-        pk.scale = s->format == WEIGHT_AFFINE ? s->scale_type : SCALE_F32;
+        pk.kind = s->format != WEIGHT_AFFINE ? PACK_E2M1
+                  : s->bits == 8             ? PACK_U8
+                                             : (enum pack_kind)(PACK_U2 + s->bits - 2);
+        pk.scale = s->format == WEIGHT_AFFINE                         ? s->scale_type
+                   : s->format == WEIGHT_NVFP4 && has_global_scale(s) ? SCALE_F32
+                                                                      : SCALE_BF16;
         pk.group = group_of(s);
     } else {
         pk.kind = s->format == WEIGHT_F32   ? PACK_F32
@@ -98,13 +106,14 @@ static void lines_4x4(uint8_t *line, const uint8_t *p, size_t row_bytes, int bit
 static void lines_words(const struct pack_args *a, int32_t b, int32_t g, uint8_t *line)
 {
     const struct weight_src *s = &a->src;
-    size_t row_bytes = (size_t)s->k * (size_t)s->bits / 8;
-    int32_t n = a->unit_k * s->bits / 32;
+    const int bits = pack_bits(a->pk.kind);
+    size_t row_bytes = (size_t)s->k * (size_t)bits / 8;
+    int32_t n = a->unit_k * bits / 32;
     const uint8_t *p = s->data + (size_t)b * PACK_ROWS * row_bytes + (size_t)g * (size_t)n * 4;
     int32_t rows = s->n - b * PACK_ROWS < PACK_ROWS ? s->n - b * PACK_ROWS : PACK_ROWS, r = 0;
     for (; rows - r >= 4; r += 4, p += 4 * row_bytes)
         for (int32_t i = 0; i < n; i += 4)
-            lines_4x4(line + (size_t)i * 64 + (size_t)r * 4, p + (size_t)i * 4, row_bytes, s->bits);
+            lines_4x4(line + (size_t)i * 64 + (size_t)r * 4, p + (size_t)i * 4, row_bytes, bits);
     if (r == PACK_ROWS)
         return;
     uint8_t ragged[4][GROUP_MAX] = {{0}}; /* the last rows of a matrix, zeros behind */
@@ -112,43 +121,65 @@ static void lines_words(const struct pack_args *a, int32_t b, int32_t g, uint8_t
         memcpy(ragged[i], p + (size_t)i * row_bytes, (size_t)n * 4);
     for (; r < PACK_ROWS; r += 4) {
         for (int32_t i = 0; i < n; i += 4)
-            lines_4x4(line + (size_t)i * 64 + (size_t)r * 4, ragged[0] + i * 4, GROUP_MAX, s->bits);
+            lines_4x4(line + (size_t)i * 64 + (size_t)r * 4, ragged[0] + i * 4, GROUP_MAX, bits);
         memset(ragged, 0, sizeof ragged);
     }
 }
 
-/* Code i of a row: bits [i*bits, (i+1)*bits) of its little-endian bit stream. */
-static uint32_t code_at(const uint8_t *row, int32_t i, int bits)
+/* 32 codes of a row (its bits/8 times 32 bytes at p) -> the row's words of a run of lines. */
+static void run_words(uint32_t words[8], const uint8_t *p, int bits)
 {
-    size_t bit = (size_t)i * (size_t)bits;
-    uint32_t x = row[bit / 8];
-    if (bit % 8 + (size_t)bits > 8)
-        x |= (uint32_t)row[bit / 8 + 1] << 8;
-    return x >> bit % 8 & ((1u << bits) - 1);
-}
-
-static uint32_t unit_code(const struct weight_src *s, int32_t row, int32_t k)
-{
-    if (s->format == WEIGHT_AFFINE)
-        return code_at(s->data + (size_t)row * ((size_t)s->k * (size_t)s->bits / 8), k, s->bits);
-    uint32_t c = code_at(s->data + (size_t)row * ((size_t)s->k / 2), k, 4);
-    return (uint32_t)(2 * ref_e2m1((int)c) + 12);
-}
-
-static void lines_codes(const struct pack_args *a, int32_t b, int32_t g, uint8_t *line)
-{
-    bool u4 = a->pk.kind == PACK_U4;
-    int32_t per = u4 ? 8 : 4, step = u4 ? 4 : 8;
-    memset(line, 0, (size_t)(a->unit_k / per) * 64);
-    for (int32_t r = 0; r < PACK_ROWS && b * PACK_ROWS + r < a->src.n; r++)
-        for (int32_t i = 0; i < a->unit_k; i++) {
-            uint32_t c = unit_code(&a->src, b * PACK_ROWS + r, g * a->unit_k + i), x;
-            uint8_t *word = line + (size_t)(i / per) * 64 + (size_t)r * 4;
-            int32_t j = i % per;
-            memcpy(&x, word, 4);
-            x |= c << ((j & 1 ? 16 : 0) + j / 2 * step);
-            memcpy(word, &x, 4);
+    const int per = 16 / bits, left = 16 - per * bits, most = 2 * per * bits;
+    uint64_t have = 0;
+    int n_have = 0, at[2] = {0, 0}; /* bits in hand; bits above the codes used, by half */
+    memset(words, 0, 8 * sizeof *words);
+    for (int i = 0; i < 32; i++) {
+        while (n_have < bits) {
+            have |= (uint64_t)*p++ << n_have;
+            n_have += 8;
         }
+        uint32_t code = (uint32_t)have & ((1u << bits) - 1);
+        int half = i & 1, base = half * 16;
+        have >>= bits;
+        n_have -= bits;
+        if (i < most) {
+            words[i / 2 / per] |= code << (base + i / 2 % per * bits);
+            continue;
+        }
+        for (int b = 0; b < bits; b++, at[half]++)
+            words[at[half] / left] |= (code >> b & 1) << (base + per * bits + at[half] % left);
+    }
+}
+
+/* Any width, in groups that are a multiple of 32. */
+static void lines_runs(const struct pack_args *a, int32_t b, int32_t g, uint8_t *line)
+{
+    const struct weight_src *s = &a->src;
+    const int bits = pack_bits(a->pk.kind);
+    size_t row_bytes = (size_t)s->k * (size_t)bits / 8;
+    for (int32_t i = 0; i < a->unit_k; i += 32, line += bits * 64)
+        for (int32_t r = 0; r < PACK_ROWS; r++) {
+            uint32_t words[8] = {0};
+            size_t at = (size_t)(g * a->unit_k + i) * (size_t)bits / 8;
+            if (b * PACK_ROWS + r < s->n)
+                run_words(words, s->data + (size_t)(b * PACK_ROWS + r) * row_bytes + at, bits);
+            for (int32_t w = 0; w < bits; w++)
+                memcpy(line + w * 64 + r * 4, &words[w], 4);
+        }
+}
+
+/* Groups of 16 codes of 4 bits: two words. */
+static void lines_group16(const struct pack_args *a, int32_t b, int32_t g, uint8_t *line)
+{
+    const struct weight_src *s = &a->src;
+    memset(line, 0, 128);
+    for (int32_t r = 0; r < PACK_ROWS && b * PACK_ROWS + r < s->n; r++) {
+        words4 w = {0};
+        memcpy(&w, s->data + ((size_t)(b * PACK_ROWS + r) * (size_t)s->k + (size_t)g * 16) / 2, 8);
+        w = nibbles_pair(w);
+        memcpy(line + r * 4, &w, 4);
+        memcpy(line + 64 + r * 4, (const char *)&w + 4, 4);
+    }
 }
 
 static void put_scale(const struct pack_args *a, int32_t row, int32_t g, uint8_t *scale,
@@ -164,10 +195,9 @@ static void put_scale(const struct pack_args *a, int32_t row, int32_t g, uint8_t
     float f = s->format == WEIGHT_MXFP4 ? ref_e8m0(s->scales[at]) : ref_e4m3(s->scales[at]);
     if (s->format == WEIGHT_NVFP4 && s->global_scale != 0)
         f = f * s->global_scale / 2688.0f;
-    f *= 0.5f;
-    float minus = -12.0f * f;
-    memcpy(scale, &f, 4);
-    memcpy(bias, &minus, 4);
+    f *= 0.5f; /* codes stand for twice the value */
+    uint16_t h = ref_to_bf16(f);
+    memcpy(scale, sb == 4 ? (const void *)&f : &h, sb);
 }
 
 /* Scales and biases of two bytes, the usual case. */
@@ -183,21 +213,23 @@ static void put_halves(const struct pack_args *a, int32_t b, int32_t g, int32_t 
 
 static void pack_unit_integer(const struct pack_args *a, int32_t b, int32_t g, uint8_t *p)
 {
-    size_t sb = pack_scale_bytes(a->pk.scale);
+    size_t sb = pack_scale_bytes(a->pk.scale), head = pack_head_bytes(a->pk.kind, a->pk.scale);
     int32_t rows = a->src.n - b * PACK_ROWS < PACK_ROWS ? a->src.n - b * PACK_ROWS : PACK_ROWS;
     if (rows < PACK_ROWS)
-        memset(p, 0, 2 * PACK_ROWS * sb);
+        memset(p, 0, head);
     if (a->src.format == WEIGHT_AFFINE && sb == 2)
         put_halves(a, b, g, rows, p);
     else
         for (int32_t r = 0; r < rows; r++)
             put_scale(a, b * PACK_ROWS + r, g, p + (size_t)r * sb,
                       p + (PACK_ROWS + (size_t)r) * sb);
-    p += 2 * PACK_ROWS * sb;
-    if (a->src.format == WEIGHT_AFFINE && (a->src.bits == 4 || a->src.bits == 8))
+    p += head;
+    if (a->unit_k == 16)
+        lines_group16(a, b, g, p);
+    else if (pack_bits(a->pk.kind) == 4 || pack_bits(a->pk.kind) == 8)
         lines_words(a, b, g, p);
     else
-        lines_codes(a, b, g, p);
+        lines_runs(a, b, g, p);
 }
 
 static void float_at(const struct weight_src *s, int32_t row, int32_t k, uint8_t *dst)

@@ -21,18 +21,38 @@
  * Rows (outputs) come in blocks of 16; N is padded to a multiple of 16 with zero weights. Inside a
  * block the 16 rows are interleaved, so that a vector lane is a row and no sum crosses lanes.
  *
- * Integer formats (PACK_U4, PACK_U8), per block and per group of G inputs:
+ * Integer formats, per block and per group of G inputs:
  *
  *     [16 scales][16 biases] [line 0][line 1]...           w = q * scale + bias
  *
- * A line is 64 bytes: one 32-bit word of each of the 16 rows. A word of PACK_U4 holds 8 codes, of
- * PACK_U8 4 codes, ordered so that masking 16-bit halves gives neighbouring inputs as a pair:
+ * A line is 64 bytes: one 32-bit word of each of the 16 rows. 32 inputs of b-bit codes take b lines
+ * (a group of 16, half as many: b = 4 and 8 only). The low half of every word belongs to the even
+ * inputs of these 32, the high half to the odd ones, so that masking 16-bit halves gives
+ * neighbouring inputs as a pair. In order, a half holds 16/b codes from its low bits up; the bits
+ * left at the top of the halves (b = 3, 5, 6), from the first word on and from low to high, are the
+ * last codes of the 32:
  *
  *     U4 nibbles, low to high: k0 k2 k4 k6 k1 k3 k5 k7      U8 bytes: k0 k2 k1 k3
+ *     U5 halves: k0 k2 k4 and bit 0 of k30 | k1 k3 k5 and bit 0 of k31, then k6 k8 k10 and bit 1
+ *
+ * PACK_E2M1 (MXFP4, NVFP4) is laid out as U4; its codes stand for pack_e2m1 of them, which is twice
+ * the value plus 12, and there are no biases: a bias is -12 * scale, rounded once.
  *
  * Float formats (PACK_F32, PACK_BF16, PACK_F16), per block: for each input k, 16 row values.
  */
-enum pack_kind { PACK_U4, PACK_U8, PACK_BF16, PACK_F16, PACK_F32 };
+enum pack_kind {
+    PACK_U2,
+    PACK_U3,
+    PACK_U4,
+    PACK_U5,
+    PACK_U6,
+    PACK_U8,
+    PACK_E2M1,
+    PACK_BF16,
+    PACK_F16,
+    PACK_F32
+};
+#define PACK_INT_KINDS (PACK_E2M1 + 1)
 enum scale_type { SCALE_F16, SCALE_BF16, SCALE_F32 }; /* of scales and biases */
 
 enum { PACK_ROWS = 16, GROUP_MAX = 128 };
@@ -40,13 +60,27 @@ enum { PACK_ROWS = 16, GROUP_MAX = 128 };
 struct packed {
     enum pack_kind kind;
     enum scale_type scale;
-    int32_t group;      /* inputs per scale: 16, 32, 64 or 128; integer formats only */
+    int32_t group;      /* inputs per scale: 32, 64, 128, at 4 and 8 bits 16; integers only */
     int32_t n, k;       /* outputs (unpadded), inputs */
     const uint8_t *p;   /* 64-byte aligned */
     size_t block_bytes; /* bytes of one block of 16 rows */
 };
 
+static inline bool pack_is_int(enum pack_kind kind)
+{
+    return kind <= PACK_E2M1;
+}
+/* Bits of a code of an integer format. */
+static inline int pack_bits(enum pack_kind kind)
+{
+    return kind < PACK_U8 ? (int)kind + 2 : kind == PACK_U8 ? 8 : 4;
+}
 size_t pack_scale_bytes(enum scale_type t);
+/* Bytes of the scales, and biases where there are any, before a group's lines. */
+static inline size_t pack_head_bytes(enum pack_kind kind, enum scale_type scale)
+{
+    return (size_t)PACK_ROWS * (scale == SCALE_F32 ? 4 : 2) * (kind == PACK_E2M1 ? 1 : 2);
+}
 /* Bytes of one group of one block, and of a whole block. */
 size_t pack_group_bytes(enum pack_kind kind, enum scale_type scale, int32_t group);
 size_t pack_block_bytes(enum pack_kind kind, enum scale_type scale, int32_t group, int32_t k);
@@ -54,6 +88,9 @@ static inline int32_t pack_n_block(int32_t n)
 {
     return (n + PACK_ROWS - 1) / PACK_ROWS;
 }
+/* Code i, 0 to group-1, of a row in a group's lines; of PACK_E2M1 what it stands for. */
+uint32_t pack_code(enum pack_kind kind, const uint8_t *lines, int row, int32_t i);
+extern const uint8_t pack_e2m1[16];
 /* One row of weights as float32, exactly q*scale+bias with one rounding. dst: [k] */
 void pack_row_f32(const struct packed *w, int32_t row, float *dst);
 

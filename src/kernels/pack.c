@@ -14,10 +14,37 @@ size_t pack_scale_bytes(enum scale_type t)
     return t == SCALE_F32 ? 4 : 2;
 }
 
+const uint8_t pack_e2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 size_t pack_group_bytes(enum pack_kind kind, enum scale_type scale, int32_t group)
 {
-    size_t lines = (size_t)group / (kind == PACK_U4 ? 8 : 4) * 64;
-    return 2 * PACK_ROWS * pack_scale_bytes(scale) + lines;
+    return pack_head_bytes(kind, scale) + (size_t)group * (size_t)pack_bits(kind) * 2;
+}
+
+/* Bits [at, at+n) of what the halves of a row's words hold above their whole codes. */
+static uint32_t left_over(const uint8_t *words, int bits, int at, int half)
+{
+    int used = 16 / bits * bits, left = 16 - used;
+    uint32_t code = 0;
+    for (int i = 0; i < bits; i++, at++) {
+        uint16_t h;
+        memcpy(&h, words + (size_t)(at / left) * 64 + (size_t)half * 2, 2);
+        code |= (uint32_t)(h >> (used + at % left) & 1) << i;
+    }
+    return code;
+}
+
+uint32_t pack_code(enum pack_kind kind, const uint8_t *lines, int row, int32_t i)
+{
+    const int bits = pack_bits(kind), per = 16 / bits;
+    const uint8_t *words = lines + (size_t)(i / 32) * (size_t)bits * 64 + (size_t)row * 4;
+    int pair = i % 32 / 2, half = i % 2;
+    if (pair >= per * bits)
+        return left_over(words, bits, (pair - per * bits) * bits, half);
+    uint16_t h;
+    memcpy(&h, words + (size_t)(pair / per) * 64 + (size_t)half * 2, 2);
+    uint32_t code = (uint32_t)h >> (pair % per * bits) & ((1u << bits) - 1);
+    return kind == PACK_E2M1 ? pack_e2m1[code] : code;
 }
 
 size_t pack_block_bytes(enum pack_kind kind, enum scale_type scale, int32_t group, int32_t k)
@@ -58,22 +85,16 @@ void pack_row_f32(const struct packed *w, int32_t row, float *dst)
 {
     const uint8_t *p = w->p + (size_t)(row / PACK_ROWS) * w->block_bytes;
     int lane = row % PACK_ROWS;
-    if (w->kind != PACK_U4 && w->kind != PACK_U8) {
+    if (!pack_is_int(w->kind)) {
         row_float(w, p, lane, dst);
         return;
     }
-    size_t sb = PACK_ROWS * pack_scale_bytes(w->scale);
-    int per = w->kind == PACK_U4 ? 8 : 4, step = w->kind == PACK_U4 ? 4 : 8;
-    uint32_t mask = w->kind == PACK_U4 ? 15 : 255;
+    size_t sb = PACK_ROWS * pack_scale_bytes(w->scale), head = pack_head_bytes(w->kind, w->scale);
     for (int32_t g = 0; g < w->k / w->group; g++) {
-        float s = scale_f32(p, w->scale, lane), b = scale_f32(p + sb, w->scale, lane);
-        p += 2 * sb;
-        for (int32_t i = 0; i < w->group; i++) {
-            uint32_t u;
-            memcpy(&u, p + (size_t)(i / per) * 64 + (size_t)lane * 4, 4);
-            int j = i % per;
-            *dst++ = fmaf(s, (float)(u >> ((j & 1 ? 16 : 0) + j / 2 * step) & mask), b);
-        }
-        p += (size_t)(w->group / per) * 64;
+        float s = scale_f32(p, w->scale, lane);
+        float b = w->kind == PACK_E2M1 ? -12.0f * s : scale_f32(p + sb, w->scale, lane);
+        for (int32_t i = 0; i < w->group; i++)
+            *dst++ = fmaf(s, (float)pack_code(w->kind, p + head, lane, i), b);
+        p += pack_group_bytes(w->kind, w->scale, w->group);
     }
 }

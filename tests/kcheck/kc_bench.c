@@ -240,4 +240,5 @@ void kc_bench(struct kc *c)
         bench_attn(c, i++, 4095, 1, t);
         bench_attn(c, i++, 502, 10, t);
     }
+    kc_formats(c);
 }

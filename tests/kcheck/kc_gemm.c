@@ -253,16 +253,16 @@ static void gemm_shapes(struct kc *c)
     static const int32_t groups[] = {16, 32, 64, 128};
     static const int32_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 31, 33, 129};
     uint32_t i = 0;
-    for (enum pack_kind kind = PACK_U4; kind <= PACK_U8; kind++)
+    for (enum pack_kind kind = PACK_U2; kind <= PACK_E2M1; kind++)
         for (enum scale_type t = SCALE_F16; t <= SCALE_F32; t++)
             for (int g = 0; g < 4; g++)
                 for (size_t m = 0; m < sizeof rows / sizeof *rows; m++)
-                    for (int r = 0; r < 3; r++, i++)
-                        if (kc_case(c, "gemm_q", i))
-                            gemm_case(
-                                c, i,
-                                &(struct packed){.kind = kind, .scale = t, .group = groups[g]},
-                                rows[m]);
+                    for (int r = 0; r < 2; r++, i++) {
+                        struct packed w = {.kind = kind, .scale = t, .group = groups[g]};
+                        bool halves = kind == PACK_U4 || kind == PACK_U8 || kind == PACK_E2M1;
+                        if ((g > 0 || halves) && kc_case(c, "gemm_q", i))
+                            gemm_case(c, i, &w, rows[m]);
+                    }
 }
 
 /* The matrices of SmolLM2-135M (and their longest row counts): the kernel works on all of it, the
@@ -272,9 +272,10 @@ static void gemm_real(struct kc *c)
     static const struct {
         enum pack_kind kind;
         int32_t n, k, group;
-    } real[] = {{PACK_U4, 576, 576, 32},   {PACK_U4, 192, 576, 64},  {PACK_U4, 1536, 576, 32},
-                {PACK_U4, 576, 1536, 128}, {PACK_U8, 576, 1536, 64}, {PACK_U8, 49152, 576, 32},
-                {PACK_U4, 49152, 576, 64}};
+    } real[] = {{PACK_U4, 576, 576, 32},   {PACK_U4, 192, 576, 64},   {PACK_U4, 1536, 576, 32},
+                {PACK_U4, 576, 1536, 128}, {PACK_U8, 576, 1536, 64},  {PACK_U8, 49152, 576, 32},
+                {PACK_U4, 49152, 576, 64}, {PACK_U6, 576, 1536, 64},  {PACK_U3, 1536, 576, 64},
+                {PACK_U5, 576, 576, 32},   {PACK_E2M1, 1536, 576, 32}};
     static const int32_t rows[] = {1, 4, 8, 17, 64};
     uint32_t i = 0;
     for (size_t s = 0; s < sizeof real / sizeof *real; s++)
@@ -306,11 +307,11 @@ static void gemm_real(struct kc *c)
  * compute with. Nothing is said about the result, so only memory is checked. */
 static void gemm_torn(struct kc *c)
 {
-    for (uint32_t i = 0; i < 24; i++) {
+    for (uint32_t i = 0; i < 6 * PACK_INT_KINDS; i++) {
         if (!kc_case(c, "gemm_q_torn", i))
             continue;
         struct gemm_case g = {.nm = kc_int(c, 1, 40),
-                              .t.w = {.kind = i & 1 ? PACK_U8 : PACK_U4,
+                              .t.w = {.kind = (enum pack_kind)(i % PACK_INT_KINDS),
                                       .scale = SCALE_F16,
                                       .n = kc_int(c, 1, 70),
                                       .k = 128 * kc_int(c, 1, 6),

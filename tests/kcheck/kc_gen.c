@@ -87,7 +87,8 @@ void kc_fill(struct kc *c, enum kc_gen g, float *x, size_t n)
 
 const char *kc_kind_name(enum pack_kind k)
 {
-    static const char *const names[] = {"u4", "u8", "bf16", "f16", "f32"};
+    static const char *const names[] = {"u2", "u3",   "u4",   "u5",  "u6",
+                                        "u8", "e2m1", "bf16", "f16", "f32"};
     return names[k];
 }
 
@@ -111,16 +112,32 @@ static float put_float(uint8_t *p, int i, enum scale_type t, float v)
     return t == SCALE_F16 ? ref_f16(h) : ref_bf16(h);
 }
 
+static const int kind_bits[] = {2, 3, 4, 5, 6, 8, 4};
+
+/* Code i of a row, bit by bit. First the codes that lie whole in a half, word after word, then the
+ * bits above them. */
 static void put_code(uint8_t *lines, enum pack_kind kind, int row, int32_t i, uint8_t code)
 {
-    static const int nibble[8] = {0, 4, 1, 5, 2, 6, 3, 7}; /* of input k0..k7 */
-    static const int byte[4] = {0, 2, 1, 3};
-    if (kind == PACK_U4) {
-        int at = nibble[i % 8];
-        lines[(size_t)(i / 8) * 64 + (size_t)row * 4 + (size_t)(at / 2)] |=
-            (uint8_t)(code << (at % 2 * 4));
-    } else
-        lines[(size_t)(i / 4) * 64 + (size_t)row * 4 + (size_t)byte[i % 4]] = code;
+    const int b = kind_bits[kind], whole = 16 / b, above = 16 - whole * b;
+    const int code_of_half = i % 32 / 2;
+    uint8_t *run = lines + (size_t)(i / 32) * (size_t)b * 64 + (size_t)row * 4;
+    for (int t = 0; t < b; t++) {
+        int word = code_of_half / whole, bit = code_of_half % whole * b + t;
+        if (word >= b) {
+            int n = (code_of_half - b * whole) * b + t;
+            word = n / above;
+            bit = whole * b + n % above;
+        }
+        bit += i % 2 * 16;
+        run[(size_t)word * 64 + (size_t)(bit / 8)] |= (uint8_t)((code >> t & 1) << bit % 8);
+    }
+}
+
+/* Twice a 4-bit float, plus 12. */
+static uint8_t e2m1_meaning(uint8_t code)
+{
+    static const double size[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    return (uint8_t)(2 * (code & 8 ? -size[code & 7] : size[code & 7]) + 12);
 }
 
 /* Codes of one row. Extreme: all at the maximum, or alternating with 0. */
@@ -158,7 +175,7 @@ void kc_weight_q(struct kc *c, struct kc_weight *t, enum kc_gen gen)
     struct packed *w = &t->w;
     int32_t rows = pack_n_block(w->n) * PACK_ROWS, ng = w->k / w->group;
     size_t bytes = pack_block_bytes(w->kind, w->scale, w->group, w->k);
-    size_t sb = pack_scale_bytes(w->scale) * PACK_ROWS;
+    size_t sb = pack_scale_bytes(w->scale) * PACK_ROWS, head = w->kind == PACK_E2M1 ? sb : 2 * sb;
     size_t gb = pack_group_bytes(w->kind, w->scale, w->group);
     uint8_t *p = kc_alloc(c, bytes * (size_t)pack_n_block(w->n), 64, KC_IN);
     memset(p, 0, bytes * (size_t)pack_n_block(w->n));
@@ -169,15 +186,20 @@ void kc_weight_q(struct kc *c, struct kc_weight *t, enum kc_gen gen)
     kc_fill(c, gen, t->bias, (size_t)rows * (size_t)ng);
     for (int32_t r = 0; r < rows; r++) {
         uint8_t *code = t->code + (size_t)r * (size_t)w->k;
-        fill_codes(c, gen, code, w->k, w->kind == PACK_U4 ? 15 : 255);
+        fill_codes(c, gen, code, w->k, (uint8_t)((1 << kind_bits[w->kind]) - 1));
         for (int32_t g = 0; g < ng; g++) {
             uint8_t *q = p + (size_t)(r / PACK_ROWS) * bytes + (size_t)g * gb;
             size_t i = (size_t)r * (size_t)ng + (size_t)g;
             t->scale[i] = put_float(q, r % PACK_ROWS, w->scale, t->scale[i] / 64);
-            t->bias[i] = put_float(q + sb, r % PACK_ROWS, w->scale, t->bias[i] / 8);
+            if (w->kind == PACK_E2M1)
+                t->bias[i] = -12 * t->scale[i];
+            else
+                t->bias[i] = put_float(q + sb, r % PACK_ROWS, w->scale, t->bias[i] / 8);
             for (int32_t j = 0; j < w->group; j++)
-                put_code(q + 2 * sb, w->kind, r % PACK_ROWS, j, code[g * w->group + j]);
+                put_code(q + head, w->kind, r % PACK_ROWS, j, code[g * w->group + j]);
         }
+        for (int32_t j = 0; w->kind == PACK_E2M1 && j < w->k; j++)
+            code[j] = e2m1_meaning(code[j]);
     }
     w->p = p;
     w->block_bytes = bytes;

@@ -116,6 +116,7 @@ void kc_delta(struct kc *c); /* l2norm, conv_silu, delta_gates, delta */
 
 void kc_roof(struct kc *c);
 void kc_bench(struct kc *c);
+void kc_formats(struct kc *c); /* weight formats beyond the caches, one and two threads */
 /* Runs the checks over deliberately broken kernels: the number of faults that went unnoticed. */
 int kc_self_test(uint64_t seed);
 

@@ -69,7 +69,7 @@ static void heads_run(const void *args, int chunk, const struct pool_region *r, 
     if (a->reference)
         ref_gemm(&pk, p.b0 * PACK_ROWS, p.b0 * PACK_ROWS + p.cols,
                  &(struct ref_rows){x, a->ldx, p.nm}, dst, ldd, work);
-    else if (pk.kind == PACK_U4 || pk.kind == PACK_U8)
+    else if (pack_is_int(pk.kind))
         a->kern->gemm_q(&pk, p.b0, p.b1, &a->q, p.head * a->n_row + p.m0, p.nm, dst, ldd, work);
     else
         a->kern->gemm_f(&pk, p.b0, p.b1, x, a->ldx, p.nm, dst, ldd, work);
@@ -138,7 +138,7 @@ void cpu_linear_heads(struct exec *ex, struct tensor *dst, const struct weight *
     a.blocks_run = CHUNK_WEIGHTS / (int32_t)pk->block_bytes;
     a.blocks_run = a.blocks_run < 1 ? 1 : a.blocks_run;
     a.n_run = (blocks + a.blocks_run - 1) / a.blocks_run;
-    if (!ex->reference && (pk->kind == PACK_U4 || pk->kind == PACK_U8)) {
+    if (!ex->reference && pack_is_int(pk->kind)) {
         int slot = __builtin_ctz((unsigned)pk->group) - 4;
         int64_t rows = (int64_t)x->rows * h;
         a.q = ex->qact[slot];

@@ -76,7 +76,7 @@ static void linear_run(const void *args, int chunk, const struct pool_region *r,
     if (a->reference)
         ref_gemm(pk, w.b0 * PACK_ROWS, w.b0 * PACK_ROWS + cols, &(struct ref_rows){x, a->ldx, w.nm},
                  dst, ldd, work);
-    else if (pk->kind == PACK_U4 || pk->kind == PACK_U8)
+    else if (pack_is_int(pk->kind))
         a->kern->gemm_q(pk, w.b0, w.b1, &w.p->q, w.m0, w.nm, dst, ldd, work);
     else
         a->kern->gemm_f(pk, w.b0, w.b1, x, a->ldx, w.nm, dst, ldd, work);
@@ -171,7 +171,7 @@ void cpu_linear(struct exec *ex, const struct linear *parts, int32_t n, const st
                            .dst = dst->p + parts[i].col,
                            .ldd = (size_t)dst->cols,
                            .bias = parts[i].bias ? parts[i].bias->vec : NULL};
-        if (!ex->reference && (pk->kind == PACK_U4 || pk->kind == PACK_U8))
+        if (!ex->reference && pack_is_int(pk->kind))
             p->q = cpu_quantized(ex, pk->group, x, done);
         int64_t blocks = CHUNK_WEIGHTS / (int64_t)pk->block_bytes;
         int64_t least = pack_n_block(pk->n) / (POOL_CHUNK_MAX / 8) + 1;

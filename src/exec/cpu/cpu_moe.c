@@ -236,7 +236,7 @@ static void moe_run(const void *args, int i, const struct pool_region *r, void *
     if (a->reference)
         ref_gemm(&pk, b0 * PACK_ROWS, b0 * PACK_ROWS + cols, &(struct ref_rows){x, a->ldx, nm}, dst,
                  ldd, work);
-    else if (pk.kind == PACK_U4 || pk.kind == PACK_U8)
+    else if (pack_is_int(pk.kind))
         a->kern->gemm_q(&pk, b0, b1, &p->q, w.m0, nm, dst, ldd, work);
     else
         a->kern->gemm_f(&pk, b0, b1, x, a->ldx, nm, dst, ldd, work);
@@ -290,7 +290,7 @@ static void products(struct exec *ex, struct moe *moe, struct tensor *dst,
                   col + w->pk.n <= dst->cols);
         *p = (struct moe_part){.pk = w->pk, .stack_bytes = w->stack_bytes, .dst = dst->p + col};
         p->bias = parts[i].bias ? parts[i].bias->vec : NULL;
-        if (!ex->reference && (w->pk.kind == PACK_U4 || w->pk.kind == PACK_U8))
+        if (!ex->reference && pack_is_int(w->pk.kind))
             p->q = cpu_quantized(ex, w->pk.group, x, done);
         int64_t blocks = CHUNK_WEIGHTS / (int64_t)w->pk.block_bytes;
         p->blocks_chunk = blocks < 1 ? 1 : (int32_t)blocks;

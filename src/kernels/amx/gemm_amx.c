@@ -7,22 +7,16 @@
  * dot product, combined in ascending order with the canonical three float operations.
  *
  * The order of inputs inside a tile row is free; it follows the packed words: the low nibbles of a
- * U4 line are inputs 0 4 1 5 of its 8, the high ones 2 6 3 7; a U8 line holds 0 2 1 3 of its 4.
+ * 4-bit line are inputs 0 4 1 5 of its 8, the high ones 2 6 3 7; a U8 line holds 0 2 1 3 of its 4,
+ * and codes of other widths are unpacked in that order.
  * Up to GEMM_AVX512_FEW rows over go to the AVX-512 code. Tiles are released before returning.
  */
 #include "kernels/amx/gemm_amx.h"
 
-#include <immintrin.h>
 #include <string.h>
 
+#include "kernels/avx512/codes_avx512.h"
 #include "kernels/avx512/gemm_avx512.h"
-
-#ifdef KERN_SMALL_CODE
-#define INLINE static
-#else
-#define INLINE static inline __attribute__((always_inline))
-#endif
-#define UNROLL _Pragma("GCC unroll 16")
 
 enum {
     STRIP = 16,     /* rows of a tile */
@@ -87,7 +81,7 @@ static void configure(int32_t tile_k)
 /* Where the inputs of 8 go: position i of a tile row holds input order[i]. */
 INLINE __m128i order8(enum pack_kind kind)
 {
-    if (kind == PACK_U4)
+    if (kind == PACK_U4 || kind == PACK_E2M1)
         return _mm_setr_epi8(0, 4, 1, 5, 2, 6, 3, 7, 0, 4, 1, 5, 2, 6, 3, 7);
     return _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 0, 2, 1, 3, 4, 6, 5, 7);
 }
@@ -147,34 +141,62 @@ static void pack_strip(const struct chunk *c, int strip)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-INLINE __m512 scale16(const uint8_t *p, enum scale_type t)
+/* Codes of a group as tile rows. */
+INLINE __m512i *group_codes(__m512i *out, const uint8_t *p, int32_t group, enum pack_kind kind)
 {
-    if (t == SCALE_F32)
-        return _mm512_loadu_ps((const float *)p);
-    __m256i h = _mm256_loadu_si256((const __m256i *)p);
-    if (t == SCALE_F16)
-        return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    const int32_t run = run_inputs(kind);
+    for (int32_t k = 0; k < group; k += run, p += run * pack_bits(kind) * 2)
+        UNROLL for (int j = 0; j < run / 2; j += 2)
+        {
+            __m512i odd = _mm512_slli_epi16(codes(p, kind, j + 1), 8);
+            *out++ = _mm512_or_si512(codes(p, kind, j), odd);
+        }
+    return out;
 }
 
-/* Scales and biases of block b's chunk, and the codes of PACK_U4 as bytes. */
+INLINE __m512i *group_nibbles(__m512i *out, const uint8_t *p, int32_t group, bool e2m1)
+{
+    const __m512i low = _mm512_set1_epi8(15);
+    for (int32_t i = 0; i < group / 8; i++) {
+        __m512i line = words(p, i);
+        *out++ = e2m1 ? e2m1_bytes(line, false) : _mm512_and_si512(line, low);
+        *out++ = e2m1 ? e2m1_bytes(line, true) : _mm512_and_si512(_mm512_srli_epi32(line, 4), low);
+    }
+    return out;
+}
+
+/* Scales and biases of block b's chunk, and the codes as bytes unless they are. */
 static void unpack(const struct chunk *c, int32_t b)
 {
     const struct packed *w = c->w;
-    const size_t sb = PACK_ROWS * pack_scale_bytes(w->scale);
+    const size_t head = pack_head_bytes(w->kind, w->scale);
     const size_t gb = pack_group_bytes(w->kind, w->scale, w->group);
     const uint8_t *p = w->p + (size_t)b * w->block_bytes + (size_t)(c->k0 / w->group) * gb;
-    const __m512i low = _mm512_set1_epi8(15);
     __m512i *out = (__m512i *)c->t->codes;
     for (int32_t g = 0; g < c->kn / w->group; g++, p += gb) {
         for (size_t i = 0; i < gb; i += 64)
             _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
         c->t->scale[g] = scale16(p, w->scale);
-        c->t->bias[g] = scale16(p + sb, w->scale);
-        for (int32_t i = 0; w->kind == PACK_U4 && i < w->group / 8; i++) {
-            __m512i line = _mm512_load_si512(p + 2 * sb + (size_t)i * 64);
-            *out++ = _mm512_and_si512(line, low);
-            *out++ = _mm512_and_si512(_mm512_srli_epi32(line, 4), low);
+        c->t->bias[g] = bias16(p, c->t->scale[g], w->kind, w->scale);
+        switch (w->kind) {
+        case PACK_U2:
+            out = group_codes(out, p + head, w->group, PACK_U2);
+            break;
+        case PACK_U3:
+            out = group_codes(out, p + head, w->group, PACK_U3);
+            break;
+        case PACK_U5:
+            out = group_codes(out, p + head, w->group, PACK_U5);
+            break;
+        case PACK_U6:
+            out = group_codes(out, p + head, w->group, PACK_U6);
+            break;
+        case PACK_U4:
+        case PACK_E2M1:
+            out = group_nibbles(out, p + head, w->group, w->kind == PACK_E2M1);
+            break;
+        default:
+            break;
         }
     }
 }

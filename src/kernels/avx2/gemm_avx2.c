@@ -12,14 +12,9 @@
  */
 #include "kernels/avx2/gemm_avx2.h"
 
-#include <immintrin.h>
 #include <string.h>
 
-#ifdef KERN_SMALL_CODE
-#define INLINE static
-#else
-#define INLINE static inline __attribute__((always_inline))
-#endif
+#include "kernels/avx2/codes_avx2.h"
 
 enum {
     FEW = 4,        /* rows unpacked on the fly */
@@ -27,24 +22,6 @@ enum {
     K_CHUNK = 512,  /* inputs of a panel: 16 KiB; a multiple of every group size */
     PREFETCH = 4096 /* bytes ahead */
 };
-
-INLINE __m256 scale8(const uint8_t *p, enum scale_type t, int half)
-{
-    if (t == SCALE_F32)
-        return _mm256_loadu_ps((const float *)p + 8 * half);
-    __m128i h = _mm_loadu_si128((const __m128i *)(p + 16 * half));
-    if (t == SCALE_F16)
-        return _mm256_cvtph_ps(h);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-
-/* Inputs 2j, 2j+1 of a word as two 16-bit halves. */
-INLINE __m256i codes(__m256i word, enum pack_kind kind, int j)
-{
-    if (kind == PACK_U4)
-        return _mm256_and_si256(_mm256_srli_epi32(word, 4 * j), _mm256_set1_epi32(0x000F000F));
-    return _mm256_and_si256(_mm256_srli_epi32(word, 8 * j), _mm256_set1_epi32(0x00FF00FF));
-}
 
 /* acc += a*b in pairs. The empty asm keeps the sum in its register: gcc 12 otherwise rotates the
  * accumulators through copies, and the loop is limited by the number of instructions. */
@@ -92,83 +69,83 @@ struct rows_at { /* where a run of rows starts */
     size_t ldd;
 };
 
+/* A run of lines times nm rows. */
+INLINE void run_few(__m256i *acc, const uint8_t *p, const int16_t *a, size_t lda,
+                    enum pack_kind kind, int nm)
+{
+    UNROLL for (int j = 0; j < run_inputs(kind) / 2; j++)
+    {
+        __m256i lo = codes(p, kind, j), hi = codes(p + 32, kind, j);
+        UNROLL for (int m = 0; m < nm; m++)
+        {
+            __m256i v = pair(a + (size_t)m * lda + 2 * j);
+            madd(&acc[2 * m], lo, v);
+            madd(&acc[2 * m + 1], hi, v);
+        }
+    }
+}
+
 INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, enum pack_kind kind,
-                      enum scale_type st, int nm)
+                      int nm)
 {
     const struct packed *w = f->w;
-    const int32_t n_group = w->k / w->group, per = kind == PACK_U4 ? 8 : 4;
-    const size_t sb = PACK_ROWS * (st == SCALE_F32 ? 4 : 2);
-    const int16_t *a = f->x->a + (size_t)f->m0 * (size_t)w->k;
+    const int32_t n_group = w->k / w->group, run = run_inputs(kind);
+    const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2), lda = (size_t)w->k;
+    const int16_t *a = f->x->a + (size_t)f->m0 * lda;
     const float *as = f->x->scale + (size_t)f->m0 * (size_t)n_group;
     const float *asum = f->x->sum + (size_t)f->m0 * (size_t)n_group;
     __m256 y[2 * FEW];
     for (int i = 0; i < 2 * nm; i++)
         y[i] = _mm256_setzero_ps();
-    for (int32_t g = 0; g < n_group; g++, a += w->group) {
-        const uint8_t *scales = p, *biases = p + sb;
+    for (int32_t g = 0; g < n_group; g++) {
+        const uint8_t *head = p;
         __m256i acc[2 * FEW];
         for (int i = 0; i < 2 * nm; i++)
             acc[i] = _mm256_setzero_si256();
-        p += 2 * sb;
-        for (int32_t k = 0; k < w->group; k += per, p += 64) {
-            _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
-            __m256i lo = _mm256_load_si256((const __m256i *)p);
-            __m256i hi = _mm256_load_si256((const __m256i *)(p + 32));
-            for (int j = 0; j < per / 2; j++) {
-                __m256i cl = codes(lo, kind, j), ch = codes(hi, kind, j);
-                for (int m = 0; m < nm; m++) {
-                    __m256i v = pair(a + (size_t)m * (size_t)w->k + k + 2 * j);
-                    madd(&acc[2 * m], cl, v);
-                    madd(&acc[2 * m + 1], ch, v);
-                }
-            }
+        p += pack_head_bytes(kind, w->scale);
+        for (int32_t k = 0; k < w->group; k += run, p += run_bytes, a += run) {
+            for (size_t i = 0; i < run_bytes; i += 64)
+                _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
+            run_few(acc, p, a, lda, kind, nm);
         }
-        for (int half = 0; half < 2; half++) {
-            __m256 s = scale8(scales, st, half), b = scale8(biases, st, half);
-            for (int m = 0; m < nm; m++)
-                y[2 * m + half] = drain(y[2 * m + half], acc[2 * m + half], s, b,
-                                        as[(size_t)m * (size_t)n_group + (size_t)g],
-                                        asum[(size_t)m * (size_t)n_group + (size_t)g]);
+        struct scales s = group_scales(head, kind, w->scale);
+        for (int m = 0; m < nm; m++) {
+            float sc = as[(size_t)m * (size_t)n_group + (size_t)g];
+            float sum = asum[(size_t)m * (size_t)n_group + (size_t)g];
+            y[2 * m] = drain(y[2 * m], acc[2 * m], s.s[0], s.b[0], sc, sum);
+            y[2 * m + 1] = drain(y[2 * m + 1], acc[2 * m + 1], s.s[1], s.b[1], sc, sum);
         }
     }
     for (int m = 0; m < nm; m++)
         store16(f->dst + (size_t)m * f->ldd, y[2 * m], y[2 * m + 1], n_out);
 }
 
-INLINE void blocks_few(const struct rows_at *f, int32_t b0, int32_t b1, enum pack_kind kind,
-                       enum scale_type st, int nm)
-{
-    struct rows_at at = *f;
-    for (int32_t b = b0; b < b1; b++, at.dst += PACK_ROWS)
-        block_few(&at, f->w->p + (size_t)b * f->w->block_bytes, f->w->n - b * PACK_ROWS, kind, st,
-                  nm);
-}
-
-#define FEW_FN(name, kind, st, nm)                                                                 \
-    static void name(const struct rows_at *f, int32_t b0, int32_t b1)                              \
+#define FEW_FN(kind, nm)                                                                           \
+    static void few_##kind##_##nm(const struct rows_at *f, int32_t b0, int32_t b1)                 \
     {                                                                                              \
-        blocks_few(f, b0, b1, kind, st, nm);                                                       \
+        struct rows_at at = *f;                                                                    \
+        for (int32_t b = b0; b < b1; b++, at.dst += PACK_ROWS)                                     \
+            block_few(&at, f->w->p + (size_t)b * f->w->block_bytes, f->w->n - b * PACK_ROWS, kind, \
+                      nm);                                                                         \
     }
-#define FEW_ROWS(kind, st)                                                                         \
-    FEW_FN(few_##kind##_##st##_1, kind, st, 1)                                                     \
-    FEW_FN(few_##kind##_##st##_2, kind, st, 2)                                                     \
-    FEW_FN(few_##kind##_##st##_3, kind, st, 3)                                                     \
-    FEW_FN(few_##kind##_##st##_4, kind, st, 4)
-FEW_ROWS(PACK_U4, SCALE_F16)
-FEW_ROWS(PACK_U4, SCALE_BF16)
-FEW_ROWS(PACK_U4, SCALE_F32)
-FEW_ROWS(PACK_U8, SCALE_F16)
-FEW_ROWS(PACK_U8, SCALE_BF16)
-FEW_ROWS(PACK_U8, SCALE_F32)
+#define FEW_ROWS(kind)                                                                             \
+    FEW_FN(kind, 1)                                                                                \
+    FEW_FN(kind, 2)                                                                                \
+    FEW_FN(kind, 3)                                                                                \
+    FEW_FN(kind, 4)
+FEW_ROWS(PACK_U2)
+FEW_ROWS(PACK_U3)
+FEW_ROWS(PACK_U4)
+FEW_ROWS(PACK_U5)
+FEW_ROWS(PACK_U6)
+FEW_ROWS(PACK_U8)
+FEW_ROWS(PACK_E2M1)
 
-#define FEW_ROW(kind, st)                                                                          \
-    {                                                                                              \
-        few_##kind##_##st##_1, few_##kind##_##st##_2, few_##kind##_##st##_3, few_##kind##_##st##_4 \
-    }
+#define FEW_ROW(kind) [kind] = {few_##kind##_1, few_##kind##_2, few_##kind##_3, few_##kind##_4}
 typedef void few_fn(const struct rows_at *f, int32_t b0, int32_t b1);
-static few_fn *const few_table[2][3][FEW] = {
-    {FEW_ROW(PACK_U4, SCALE_F16), FEW_ROW(PACK_U4, SCALE_BF16), FEW_ROW(PACK_U4, SCALE_F32)},
-    {FEW_ROW(PACK_U8, SCALE_F16), FEW_ROW(PACK_U8, SCALE_BF16), FEW_ROW(PACK_U8, SCALE_F32)},
+static few_fn *const few_table[PACK_INT_KINDS][FEW] = {
+    FEW_ROW(PACK_U2), FEW_ROW(PACK_U3), FEW_ROW(PACK_U4),   FEW_ROW(PACK_U5),
+    FEW_ROW(PACK_U6), FEW_ROW(PACK_U8), FEW_ROW(PACK_E2M1),
 };
 
 /* ---- many rows: panels ----------------------------------------------------------------------- */
@@ -184,27 +161,47 @@ struct panel {
 INLINE void unpack(const struct panel *t, const struct packed *w, const uint8_t *p, int32_t k0,
                    int32_t kn, enum pack_kind kind)
 {
-    size_t sb = PACK_ROWS * pack_scale_bytes(w->scale);
-    size_t group_bytes = pack_group_bytes(w->kind, w->scale, w->group);
+    const int32_t run = run_inputs(kind);
+    const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2);
     __m256i *out = (__m256i *)t->codes;
-    int32_t per = kind == PACK_U4 ? 8 : 4;
-    p += (size_t)(k0 / w->group) * group_bytes;
+    p += (size_t)(k0 / w->group) * pack_group_bytes(kind, w->scale, w->group);
     for (int32_t g = 0; g < kn / w->group; g++) {
+        struct scales s = group_scales(p, kind, w->scale);
         for (int half = 0; half < 2; half++) {
-            _mm256_store_ps(t->scale + 16 * g + 8 * half, scale8(p, w->scale, half));
-            _mm256_store_ps(t->bias + 16 * g + 8 * half, scale8(p + sb, w->scale, half));
+            _mm256_store_ps(t->scale + 16 * g + 8 * half, s.s[half]);
+            _mm256_store_ps(t->bias + 16 * g + 8 * half, s.b[half]);
         }
-        p += 2 * sb;
-        for (int32_t k = 0; k < w->group; k += per, p += 64) {
-            __m256i lo = _mm256_load_si256((const __m256i *)p);
-            __m256i hi = _mm256_load_si256((const __m256i *)(p + 32));
-            for (int j = 0; j < per / 2; j++) {
-                _mm256_store_si256(out++, codes(lo, kind, j));
-                _mm256_store_si256(out++, codes(hi, kind, j));
+        p += pack_head_bytes(kind, w->scale);
+        for (int32_t k = 0; k < w->group; k += run, p += run_bytes, out += run)
+            UNROLL for (int j = 0; j < run / 2; j++)
+            {
+                _mm256_store_si256(out + 2 * j, codes(p, kind, j));
+                _mm256_store_si256(out + 2 * j + 1, codes(p + 32, kind, j));
             }
-        }
     }
 }
+
+#define UNPACK_FN(kind)                                                                            \
+    static void unpack_##kind(const struct panel *t, const struct packed *w, const uint8_t *p,     \
+                              int32_t k0, int32_t kn)                                              \
+    {                                                                                              \
+        unpack(t, w, p, k0, kn, kind);                                                             \
+    }
+UNPACK_FN(PACK_U2)
+UNPACK_FN(PACK_U3)
+UNPACK_FN(PACK_U4)
+UNPACK_FN(PACK_U5)
+UNPACK_FN(PACK_U6)
+UNPACK_FN(PACK_U8)
+UNPACK_FN(PACK_E2M1)
+
+typedef void unpack_fn(const struct panel *t, const struct packed *w, const uint8_t *p, int32_t k0,
+                       int32_t kn);
+static unpack_fn *const unpack_table[PACK_INT_KINDS] = {
+    [PACK_U2] = unpack_PACK_U2,     [PACK_U3] = unpack_PACK_U3, [PACK_U4] = unpack_PACK_U4,
+    [PACK_U5] = unpack_PACK_U5,     [PACK_U6] = unpack_PACK_U6, [PACK_U8] = unpack_PACK_U8,
+    [PACK_E2M1] = unpack_PACK_E2M1,
+};
 
 struct sweep {
     const struct packed *w;
@@ -317,10 +314,7 @@ static void block_many(const struct packed *w, int32_t b, const struct rows_at *
         int32_t kn = w->k - k0 < K_CHUNK ? w->k - k0 : K_CHUNK;
         bool last = k0 + kn == w->k && n_out >= PACK_ROWS;
         const uint8_t *p = w->p + (size_t)b * w->block_bytes;
-        if (w->kind == PACK_U4)
-            unpack(&t, w, p, k0, kn, PACK_U4);
-        else
-            unpack(&t, w, p, k0, kn, PACK_U8);
+        unpack_table[w->kind](&t, w, p, k0, kn);
         struct sweep s = {
             .w = w,
             .t = &t,
@@ -351,7 +345,7 @@ void gemm_q__avx2(const struct packed *w, int32_t b0, int32_t b1, const struct q
     for (int32_t m = 0; m < nm; m += FEW) {
         int32_t part = nm - m < FEW ? nm - m : FEW;
         struct rows_at f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
-        few_table[w->kind == PACK_U8][w->scale][part - 1](&f, b0, b1);
+        few_table[w->kind][part - 1](&f, b0, b1);
     }
 }
 

@@ -12,40 +12,12 @@
  */
 #include "kernels/avx512/gemm_avx512.h"
 
-#include <immintrin.h>
-#include <string.h>
-
-#ifdef KERN_SMALL_CODE
-#define INLINE static
-#else
-#define INLINE static inline __attribute__((always_inline))
-#endif
-#define UNROLL _Pragma("GCC unroll 8")
+#include "kernels/avx512/codes_avx512.h"
 
 enum {
     FEW = GEMM_AVX512_FEW,
     PREFETCH = 8192 /* bytes ahead */
 };
-
-INLINE __m512 scale16(const uint8_t *p, enum scale_type t)
-{
-    if (t == SCALE_F32)
-        return _mm512_loadu_ps((const float *)p);
-    __m256i h = _mm256_loadu_si256((const __m256i *)p);
-    if (t == SCALE_F16)
-        return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-/* Inputs 2j, 2j+1 of a word as two 16-bit halves; the last pair needs no mask. */
-INLINE __m512i codes(__m512i word, enum pack_kind kind, int j)
-{
-    const int bits = kind == PACK_U4 ? 4 : 8;
-    if (16 - bits * j == bits)
-        return _mm512_srli_epi16(word, (unsigned)(bits * j));
-    return _mm512_and_si512(_mm512_srli_epi32(word, (unsigned)(bits * j)),
-                            _mm512_set1_epi32(kind == PACK_U4 ? 0x000F000F : 0x00FF00FF));
-}
 
 /* acc += codes . (a[0], a[1]), the pair broadcast from memory. Written out because GCC 12 loads the
  * pair into a register of its own and copies every sum twice per product. */
@@ -87,14 +59,14 @@ INLINE int n_sum(int nm)
     return nm <= 2 ? 4 : nm <= 6 ? 2 : 1;
 }
 
-/* One line times nm rows. */
-INLINE void line_few(__m512i *acc, __m512i word, const int16_t *a, size_t lda, enum pack_kind kind,
-                     int nm)
+/* A run of lines times nm rows. */
+INLINE void run_few(__m512i *acc, const uint8_t *p, const int16_t *a, size_t lda,
+                    enum pack_kind kind, int nm)
 {
-    const int n_pair = kind == PACK_U4 ? 4 : 2, ns = n_sum(nm);
-    UNROLL for (int j = 0; j < n_pair; j++)
+    const int ns = n_sum(nm);
+    UNROLL for (int j = 0; j < run_inputs(kind) / 2; j++)
     {
-        __m512i c = codes(word, kind, j);
+        __m512i c = codes(p, kind, j);
         UNROLL for (int m = 0; m < nm; m++)
             dot_mem(&acc[m * ns + j % ns], c, a + (size_t)m * lda + 2 * j);
     }
@@ -113,10 +85,11 @@ INLINE __m512i sum_few(const __m512i *acc, int m, int nm)
 INLINE void block_few(const struct few *f, int32_t b, enum pack_kind kind, int nm)
 {
     const struct packed *w = f->w;
-    const int32_t n_group = w->k / w->group, per = kind == PACK_U4 ? 8 : 4;
+    const int32_t n_group = w->k / w->group, run = run_inputs(kind);
+    const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2);
     const int n_acc = nm * n_sum(nm);
     const enum scale_type st = w->scale;
-    const size_t sb = PACK_ROWS * pack_scale_bytes(st), lda = (size_t)w->k;
+    const size_t head = pack_head_bytes(kind, st), lda = (size_t)w->k;
     const uint8_t *p = w->p + (size_t)b * w->block_bytes;
     const int16_t *a = f->x->a + (size_t)f->m0 * lda;
     const float *as = f->x->scale + (size_t)f->m0 * (size_t)n_group;
@@ -127,14 +100,15 @@ INLINE void block_few(const struct few *f, int32_t b, enum pack_kind kind, int n
         const uint8_t *scales = p;
         __m512i acc[2 * FEW];
         UNROLL for (int i = 0; i < n_acc; i++) acc[i] = _mm512_setzero_si512();
-        for (size_t i = 0; i < 2 * sb; i += 64)
+        for (size_t i = 0; i < head; i += 64)
             _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
-        p += 2 * sb;
-        for (int32_t k = 0; k < w->group; k += per, p += 64) {
-            _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
-            line_few(acc, _mm512_load_si512(p), a + k, lda, kind, nm);
+        p += head;
+        for (int32_t k = 0; k < w->group; k += run, p += run_bytes) {
+            for (size_t i = 0; i < run_bytes; i += 64)
+                _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
+            run_few(acc, p, a + k, lda, kind, nm);
         }
-        __m512 s = scale16(scales, st), bias = scale16(scales + sb, st);
+        __m512 s = scale16(scales, st), bias = bias16(scales, s, kind, st);
         UNROLL for (int m = 0; m < nm; m++)
         {
             size_t at = (size_t)m * (size_t)n_group + (size_t)g;
@@ -160,15 +134,21 @@ INLINE void block_few(const struct few *f, int32_t b, enum pack_kind kind, int n
     FEW_FN(kind, 6)                                                                                \
     FEW_FN(kind, 7)                                                                                \
     FEW_FN(kind, 8)
+FEW_ROWS(PACK_U2)
+FEW_ROWS(PACK_U3)
 FEW_ROWS(PACK_U4)
+FEW_ROWS(PACK_U5)
+FEW_ROWS(PACK_U6)
 FEW_ROWS(PACK_U8)
+FEW_ROWS(PACK_E2M1)
 
+#define FEW_ROW(kind)                                                                              \
+    [kind] = {few_##kind##_1, few_##kind##_2, few_##kind##_3, few_##kind##_4,                      \
+              few_##kind##_5, few_##kind##_6, few_##kind##_7, few_##kind##_8}
 typedef void few_fn(const struct few *f, int32_t b);
-static few_fn *const few_table[2][FEW] = {
-    {few_PACK_U4_1, few_PACK_U4_2, few_PACK_U4_3, few_PACK_U4_4, few_PACK_U4_5, few_PACK_U4_6,
-     few_PACK_U4_7, few_PACK_U4_8},
-    {few_PACK_U8_1, few_PACK_U8_2, few_PACK_U8_3, few_PACK_U8_4, few_PACK_U8_5, few_PACK_U8_6,
-     few_PACK_U8_7, few_PACK_U8_8},
+static few_fn *const few_table[PACK_INT_KINDS][FEW] = {
+    FEW_ROW(PACK_U2), FEW_ROW(PACK_U3), FEW_ROW(PACK_U4),   FEW_ROW(PACK_U5),
+    FEW_ROW(PACK_U6), FEW_ROW(PACK_U8), FEW_ROW(PACK_E2M1),
 };
 
 void gemm_q__avx512(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x,
@@ -178,7 +158,7 @@ void gemm_q__avx512(const struct packed *w, int32_t b0, int32_t b1, const struct
         for (int32_t m = 0; m < nm; m += FEW) {
             int32_t part = nm - m < FEW ? nm - m : FEW;
             struct few f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
-            few_table[w->kind == PACK_U8][part - 1](&f, b);
+            few_table[w->kind][part - 1](&f, b);
         }
 }
 

@@ -28,22 +28,11 @@ static float scale_at(const uint8_t *p, enum scale_type t, int i)
     return f;
 }
 
-/* Input j (0..7 of a U4 word, 0..3 of a U8 word) sits at this bit. */
-static int code_shift(enum pack_kind kind, int j)
-{
-    return kind == PACK_U4 ? (j & 1 ? 16 : 0) + j / 2 * 4 : (j & 1 ? 16 : 0) + j / 2 * 8;
-}
-
 static int32_t group_dot(const uint8_t *lines, const struct packed *w, int row, const int16_t *a)
 {
-    int per_word = w->kind == PACK_U4 ? 8 : 4;
-    uint32_t mask = w->kind == PACK_U4 ? 15 : 255;
     int32_t sum = 0;
-    for (int32_t i = 0; i < w->group; i++) {
-        uint32_t u;
-        memcpy(&u, lines + (size_t)(i / per_word) * 64 + (size_t)row * 4, 4);
-        sum += (int32_t)(u >> code_shift(w->kind, i % per_word) & mask) * a[i];
-    }
+    for (int32_t i = 0; i < w->group; i++)
+        sum += (int32_t)pack_code(w->kind, lines, row, i) * a[i];
     return sum;
 }
 
@@ -52,6 +41,7 @@ static float row_q(const struct packed *w, int32_t row, const struct qact *x, in
 {
     const uint8_t *p = w->p + (size_t)(row / PACK_ROWS) * w->block_bytes;
     size_t scales = PACK_ROWS * pack_scale_bytes(w->scale);
+    size_t head = pack_head_bytes(w->kind, w->scale);
     size_t group_bytes = pack_group_bytes(w->kind, w->scale, w->group);
     int32_t n_group = w->k / w->group;
     const int16_t *a = x->a + (size_t)m * (size_t)x->k;
@@ -59,9 +49,11 @@ static float row_q(const struct packed *w, int32_t row, const struct qact *x, in
     for (int32_t g = 0; g < n_group; g++, p += group_bytes, a += w->group) {
         float as = x->scale[(size_t)m * (size_t)n_group + (size_t)g];
         float asum = x->sum[(size_t)m * (size_t)n_group + (size_t)g];
-        float t = scale_at(p, w->scale, row % PACK_ROWS) * as;
-        y = fmaf(t, (float)group_dot(p + 2 * scales, w, row % PACK_ROWS, a), y);
-        y = fmaf(scale_at(p + scales, w->scale, row % PACK_ROWS), asum, y);
+        float scale = scale_at(p, w->scale, row % PACK_ROWS), t = scale * as;
+        float bias =
+            w->kind == PACK_E2M1 ? -12.0f * scale : scale_at(p + scales, w->scale, row % PACK_ROWS);
+        y = fmaf(t, (float)group_dot(p + head, w, row % PACK_ROWS, a), y);
+        y = fmaf(bias, asum, y);
     }
     return y;
 }
