@@ -257,7 +257,7 @@ static void gemm_shapes(struct kc *c)
         for (enum scale_type t = SCALE_F16; t <= SCALE_F32; t++)
             for (int g = 0; g < 4; g++)
                 for (size_t m = 0; m < sizeof rows / sizeof *rows; m++)
-                    for (int r = 0; r < 2; r++, i++) {
+                    for (int r = 0; r < (kind == PACK_U4 ? 2 : 1); r++, i++) {
                         struct packed w = {.kind = kind, .scale = t, .group = groups[g]};
                         bool halves = kind == PACK_U4 || kind == PACK_U8 || kind == PACK_E2M1;
                         if ((g > 0 || halves) && kc_case(c, "gemm_q", i))

@@ -6,7 +6,8 @@
  * int32, so their order is free; groups are combined in ascending order with the canonical three
  * float operations (kern_generic.c: row_q).
  *
- *   few rows (up to FEW):  codes are unpacked from the packed words as they are used
+ *   few rows:              codes are unpacked from the packed words as they are used, by up to FEW
+ *                          rows at a time
  *   many rows:             a block's codes are unpacked once per K_CHUNK inputs into a panel in L1
  *                          and swept by tiles of TILE_M rows
  */
@@ -17,7 +18,8 @@
 #include "kernels/avx2/codes_avx2.h"
 
 enum {
-    FEW = 4,        /* rows unpacked on the fly */
+    FEW = 6,        /* rows that share an unpacked pair: 12 integer accumulators */
+    FEW_MAX = 8,    /* rows that are unpacked on the fly */
     TILE_M = 4,     /* rows of a panel tile: 8 integer accumulators */
     K_CHUNK = 512,  /* inputs of a panel: 16 KiB; a multiple of every group size */
     PREFETCH = 4096 /* bytes ahead */
@@ -69,20 +71,37 @@ struct rows_at { /* where a run of rows starts */
     size_t ldd;
 };
 
+/* Where the activations of a group are, row by row. The empty asm hides that the rows are a constant
+ * apart: gcc would keep an offset for every pair of every row, and reload most of them. */
+struct acts {
+    const int16_t *row[FEW];
+};
+INLINE struct acts acts_at(const struct rows_at *f, int32_t g, int nm)
+{
+    struct acts a;
+    const int16_t *p = f->x->a + (size_t)f->m0 * (size_t)f->w->k + (size_t)g * (size_t)f->w->group;
+    UNROLL for (int m = 0; m < nm; m++)
+    {
+        a.row[m] = p + (size_t)m * (size_t)f->w->k;
+        __asm__("" : "+r"(a.row[m]));
+    }
+    return a;
+}
+
 /* A run of lines times nm rows. */
-INLINE void run_few(__m256i *acc, const uint8_t *p, const int16_t *a, size_t lda,
-                    enum pack_kind kind, int nm)
+INLINE void run_few(__m256i *acc, const uint8_t *p, struct acts *a, enum pack_kind kind, int nm)
 {
     UNROLL for (int j = 0; j < run_inputs(kind) / 2; j++)
     {
         __m256i lo = codes(p, kind, j), hi = codes(p + 32, kind, j);
         UNROLL for (int m = 0; m < nm; m++)
         {
-            __m256i v = pair(a + (size_t)m * lda + 2 * j);
+            __m256i v = pair(a->row[m] + 2 * j);
             madd(&acc[2 * m], lo, v);
             madd(&acc[2 * m + 1], hi, v);
         }
     }
+    UNROLL for (int m = 0; m < nm; m++) a->row[m] += run_inputs(kind);
 }
 
 INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, enum pack_kind kind,
@@ -90,8 +109,7 @@ INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, 
 {
     const struct packed *w = f->w;
     const int32_t n_group = w->k / w->group, run = run_inputs(kind);
-    const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2), lda = (size_t)w->k;
-    const int16_t *a = f->x->a + (size_t)f->m0 * lda;
+    const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2);
     const float *as = f->x->scale + (size_t)f->m0 * (size_t)n_group;
     const float *asum = f->x->sum + (size_t)f->m0 * (size_t)n_group;
     __m256 y[2 * FEW];
@@ -102,11 +120,12 @@ INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, 
         __m256i acc[2 * FEW];
         for (int i = 0; i < 2 * nm; i++)
             acc[i] = _mm256_setzero_si256();
+        struct acts a = acts_at(f, g, nm);
         p += pack_head_bytes(kind, w->scale);
-        for (int32_t k = 0; k < w->group; k += run, p += run_bytes, a += run) {
+        for (int32_t k = 0; k < w->group; k += run, p += run_bytes) {
             for (size_t i = 0; i < run_bytes; i += 64)
                 _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
-            run_few(acc, p, a, lda, kind, nm);
+            run_few(acc, p, &a, kind, nm);
         }
         struct scales s = group_scales(head, kind, w->scale);
         for (int m = 0; m < nm; m++) {
@@ -120,19 +139,20 @@ INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, 
         store16(f->dst + (size_t)m * f->ldd, y[2 * m], y[2 * m + 1], n_out);
 }
 
+/* A block's outputs: p its weights, n_out how many there are. */
+typedef void few_fn(const struct rows_at *f, const uint8_t *p, int32_t n_out);
 #define FEW_FN(kind, nm)                                                                           \
-    static void few_##kind##_##nm(const struct rows_at *f, int32_t b0, int32_t b1)                 \
+    static void few_##kind##_##nm(const struct rows_at *f, const uint8_t *p, int32_t n_out)        \
     {                                                                                              \
-        struct rows_at at = *f;                                                                    \
-        for (int32_t b = b0; b < b1; b++, at.dst += PACK_ROWS)                                     \
-            block_few(&at, f->w->p + (size_t)b * f->w->block_bytes, f->w->n - b * PACK_ROWS, kind, \
-                      nm);                                                                         \
+        block_few(f, p, n_out, kind, nm);                                                          \
     }
 #define FEW_ROWS(kind)                                                                             \
     FEW_FN(kind, 1)                                                                                \
     FEW_FN(kind, 2)                                                                                \
     FEW_FN(kind, 3)                                                                                \
-    FEW_FN(kind, 4)
+    FEW_FN(kind, 4)                                                                                \
+    FEW_FN(kind, 5)                                                                                \
+    FEW_FN(kind, 6)
 FEW_ROWS(PACK_U2)
 FEW_ROWS(PACK_U3)
 FEW_ROWS(PACK_U4)
@@ -141,12 +161,26 @@ FEW_ROWS(PACK_U6)
 FEW_ROWS(PACK_U8)
 FEW_ROWS(PACK_E2M1)
 
-#define FEW_ROW(kind) [kind] = {few_##kind##_1, few_##kind##_2, few_##kind##_3, few_##kind##_4}
-typedef void few_fn(const struct rows_at *f, int32_t b0, int32_t b1);
+#define FEW_ROW(kind)                                                                              \
+    [kind] = {few_##kind##_1, few_##kind##_2, few_##kind##_3,                                      \
+              few_##kind##_4, few_##kind##_5, few_##kind##_6}
 static few_fn *const few_table[PACK_INT_KINDS][FEW] = {
     FEW_ROW(PACK_U2), FEW_ROW(PACK_U3), FEW_ROW(PACK_U4),   FEW_ROW(PACK_U5),
     FEW_ROW(PACK_U6), FEW_ROW(PACK_U8), FEW_ROW(PACK_E2M1),
 };
+
+/* Up to FEW_MAX rows; the parts of more than FEW find the block in the first-level cache. */
+static void few(const struct rows_at *f, const uint8_t *p, int32_t n_out, int32_t nm)
+{
+    struct rows_at at = *f;
+    few_fn *const *fn = few_table[f->w->kind];
+    int32_t first = nm <= FEW ? nm : (nm + 1) / 2;
+    fn[first - 1](&at, p, n_out);
+    at.m0 += first;
+    at.dst += (size_t)first * f->ldd;
+    if (nm > first)
+        fn[nm - first - 1](&at, p, n_out);
+}
 
 /* ---- many rows: panels ----------------------------------------------------------------------- */
 
@@ -335,17 +369,15 @@ static void block_many(const struct packed *w, int32_t b, const struct rows_at *
 void gemm_q__avx2(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x, int32_t m0,
                   int32_t nm, float *dst, size_t ldd, void *scratch)
 {
-    for (int32_t m = 0; nm > 2 * FEW && m < nm; m += MANY) {
+    for (int32_t m = 0; m < nm; m += MANY) {
         struct rows_at f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
-        for (int32_t b = b0; b < b1; b++, f.dst += PACK_ROWS)
-            block_many(w, b, &f, nm - m < MANY ? nm - m : MANY, scratch);
-    }
-    if (nm > 2 * FEW)
-        return;
-    for (int32_t m = 0; m < nm; m += FEW) {
-        int32_t part = nm - m < FEW ? nm - m : FEW;
-        struct rows_at f = {.w = w, .x = x, .m0 = m0 + m, .dst = dst + (size_t)m * ldd, .ldd = ldd};
-        few_table[w->kind][part - 1](&f, b0, b1);
+        const uint8_t *p = w->p + (size_t)b0 * w->block_bytes;
+        for (int32_t b = b0; b < b1; b++, f.dst += PACK_ROWS, p += w->block_bytes) {
+            if (nm <= FEW_MAX)
+                few(&f, p, w->n - b * PACK_ROWS, nm);
+            else
+                block_many(w, b, &f, nm - m < MANY ? nm - m : MANY, scratch);
+        }
     }
 }
 
