@@ -71,7 +71,7 @@ struct rows_at { /* where a run of rows starts */
     size_t ldd;
 };
 
-/* Where the activations of a group are, row by row. The empty asm hides that the rows are a constant
+/* Where the activations of a group are, row by row. The empty asm hides that rows are a constant
  * apart: gcc would keep an offset for every pair of every row, and reload most of them. */
 struct acts {
     const int16_t *row[FEW];
@@ -79,10 +79,11 @@ struct acts {
 INLINE struct acts acts_at(const struct rows_at *f, int32_t g, int nm)
 {
     struct acts a;
-    const int16_t *p = f->x->a + (size_t)f->m0 * (size_t)f->w->k + (size_t)g * (size_t)f->w->group;
+    const size_t lda = (size_t)f->w->k;
+    const int16_t *p = f->x->a + (size_t)f->m0 * lda + (size_t)g * (size_t)f->w->group;
     UNROLL for (int m = 0; m < nm; m++)
     {
-        a.row[m] = p + (size_t)m * (size_t)f->w->k;
+        a.row[m] = p + (size_t)m * lda;
         __asm__("" : "+r"(a.row[m]));
     }
     return a;
