@@ -12,10 +12,11 @@
  */
 
 struct attn_state {
-    int32_t n_q;                        /* queries: row-major, n_head per row */
-    float *q;                           /* [n_q][dk] scaled */
-    float *p;                           /* [n_q][ATTN_BLOCK] scores, then weights */
-    float *o, *ob;                      /* [n_q][dv] */
+    int32_t n_q;   /* queries: row-major, n_head per row */
+    int32_t g0;    /* groups of the block before this one are seen by no query: weights are 0 */
+    float *q;      /* [n_q][dk] scaled */
+    float *p;      /* [n_q][ATTN_BLOCK] scores, then weights */
+    float *o, *ob; /* [n_q][dv] */
     float m[ATTN_Q_MAX], l[ATTN_Q_MAX]; /* running */
     float mb[ATTN_Q_MAX], lb[ATTN_Q_MAX];
 };
@@ -61,6 +62,7 @@ ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t
             vf_store(s + (size_t)i * ATTN_BLOCK + t * 16, acc[i * nt + t]);
 }
 
+/* Groups [a->g0, n_group) of the block at t0. */
 ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
                            int32_t n_group, int q0, int nq, int nt)
 {
@@ -68,7 +70,7 @@ ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv,
     float *s = a->p + (size_t)q0 * ATTN_BLOCK;
     size_t group_bytes = (size_t)kv->dk * 16 * kv_elem_bytes(kv->type);
     const uint8_t *k[8];
-    int32_t g = 0;
+    int32_t g = a->g0;
     for (; g < n_group; g += nt) {
         int n = n_group - g < nt ? 1 : nt;
         for (int i = 0; i < n; i++) {
@@ -125,7 +127,7 @@ static void block_softmax(struct attn_state *a, int i, int32_t lo, int32_t hi, i
         m = vf_max(m, mask_lanes(vf_load(s + g * 16), g * 16, lo, hi, low));
     a->mb[i] = vf_hmax(m);
     vf mb = vf_set1(a->mb[i]), sum = vf_set1(0), zero = vf_set1(0);
-    for (int32_t g = 0; g < n_group; g++) {
+    for (int32_t g = a->g0; g < n_group; g++) {
         vf p = zero;
         if (g * 16 < hi && g * 16 + 16 > lo)
             p = mask_lanes(vec_exp(vf_sub(vf_load(s + g * 16), mb)), g * 16, lo, hi, zero);
@@ -181,7 +183,7 @@ ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *
         acc[i] = vf_set1(0);
     const float *p = a->p + (size_t)q0 * ATTN_BLOCK;
     size_t pair_bytes = (size_t)kv->dv * 2 * kv_elem_bytes(kv->type);
-    for (int32_t t = 0; t < n_tok; t += 2) {
+    for (int32_t t = a->g0 * 16; t < n_tok; t += 2) {
         const uint8_t *v =
             kv_at(kv, t0 + t, kv->v_off) + (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes;
         bool odd = t + 1 == n_tok; /* the slot behind may hold anything, NaN times 0 too */
@@ -305,6 +307,7 @@ static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
     for (int32_t b = first / ATTN_BLOCK * ATTN_BLOCK; b < last; b += ATTN_BLOCK) {
         int32_t n_tok = last - b < ATTN_BLOCK ? last - b : ATTN_BLOCK;
         int32_t n_group = (n_tok + 15) / 16;
+        a.g0 = first > b ? (first - b) / 16 : 0;
         scores(&a, kv, b, n_group);
         bool seen[ATTN_Q_MAX];
         for (int32_t i = 0; i < a.n_q; i++)

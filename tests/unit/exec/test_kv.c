@@ -461,11 +461,11 @@ static void wander(bool recurrent, int64_t budget, uint32_t from, int n_op)
 
 static void test_random(void **state)
 {
-    for (uint32_t i = 0; i < 3; i++) {
-        wander(false, 0, 11 + i, 1500);
-        wander(true, 0, 21 + i, 1500);
-        wander(false, 250000, 31 + i, 1500);
-        wander(true, 250000, 41 + i, 1500);
+    for (uint32_t i = 0; i < 2; i++) {
+        wander(false, 0, 11 + i, 1100);
+        wander(true, 0, 21 + i, 1100);
+        wander(false, 250000, 31 + i, 1100);
+        wander(true, 250000, 41 + i, 1100);
     }
 }
 
