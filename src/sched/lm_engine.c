@@ -1,8 +1,6 @@
 /* lm_engine.c - the engine behind the scheduler's table of functions; see lm.h. */
 #include "sched/lm.h"
 
-#define PAGE 64
-
 static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
 {
     struct qn_seq *q = NULL;
@@ -26,12 +24,17 @@ static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, st
     return qn_engine_step(self, items, n, err);
 }
 
-/* KV memory comes in pages of PAGE tokens. */
 static int64_t seq_bytes(const void *self, int32_t n)
 {
-    const struct qn_model_info *info = qn_engine_info(self);
-    int64_t pages = ((int64_t)n + PAGE - 1) / PAGE;
-    return pages * PAGE * info->kv_token_bytes + info->seq_state_bytes;
+    return qn_seq_bytes(self, n);
+}
+
+static enum qn_status seq_fork(void *self, void *seq, void **out, struct qn_err *err)
+{
+    struct qn_seq *q = NULL;
+    enum qn_status st = qn_seq_fork(seq, qn_seq_len(seq), &q, err);
+    *out = q;
+    return st;
 }
 
 struct lm lm_of_engine(struct qn_engine *e)
@@ -40,7 +43,8 @@ struct lm lm_of_engine(struct qn_engine *e)
                                       .seq_free = seq_free,
                                       .seq_truncate = seq_truncate,
                                       .step = step,
-                                      .seq_bytes = seq_bytes};
+                                      .seq_bytes = seq_bytes,
+                                      .seq_fork = seq_fork};
     const struct qn_model_info *info = qn_engine_info(e);
     return (struct lm){
         .ops = &ops,
