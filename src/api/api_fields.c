@@ -127,8 +127,7 @@ enum qn_status field_arr(const struct json *o, const char *key, const struct jso
     return QN_OK;
 }
 
-static enum qn_status max_tokens_of(const struct json *o, const char *key, int32_t *io,
-                                    struct api_error *e)
+enum qn_status fields_max(const struct json *o, const char *key, int32_t *io, struct api_error *e)
 {
     const struct json *v = json_get(o, key);
     int64_t i;
@@ -143,8 +142,8 @@ static enum qn_status max_tokens_of(const struct json *o, const char *key, int32
 enum qn_status fields_max_tokens(const struct json *o, struct api_request *r, struct api_error *e)
 {
     r->max_tokens = -1;
-    QN_TRY(max_tokens_of(o, "max_tokens", &r->max_tokens, e));
-    return max_tokens_of(o, "max_completion_tokens", &r->max_tokens, e);
+    QN_TRY(fields_max(o, "max_tokens", &r->max_tokens, e));
+    return fields_max(o, "max_completion_tokens", &r->max_tokens, e);
 }
 
 static enum qn_status seed_of(const struct json *o, struct api_request *r, struct api_error *e)

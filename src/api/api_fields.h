@@ -33,6 +33,8 @@ struct field_name field_name(const char *fmt, ...) __attribute__((format(printf,
 enum qn_status field_bad(struct api_error *e, const char *param, const struct json *v,
                          const char *expected);
 
+/* A limit of tokens under `key`: an integer of at least 0, huge ones cut to what fits. */
+enum qn_status fields_max(const struct json *o, const char *key, int32_t *io, struct api_error *e);
 /* max_tokens and, winning, max_completion_tokens. */
 enum qn_status fields_max_tokens(const struct json *o, struct api_request *r, struct api_error *e);
 /* temperature, top_p, ... seed, logit_bias, penalties, over the model's defaults. */

@@ -83,7 +83,8 @@ static enum qn_status check_ids(const struct api_model *m, const struct api_prom
 
 enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e)
 {
-    const char *name = r->chat ? "messages" : "prompt";
+    const char *own = r->dialect->prompt_field;
+    const char *name = own ? own : r->chat ? "messages" : "prompt";
     struct qn_err err = {0};
     if (r->chat) {
         if (!m->chat)

@@ -79,7 +79,7 @@ bool api_model_is(const struct api_model *m, struct str name)
     return false;
 }
 
-static void make_id(const char *prefix, char out[40])
+void api_make_id(const char *prefix, char out[40])
 {
     static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     uint64_t w = 0;
@@ -118,7 +118,7 @@ enum qn_status api_request_read(const struct api_dialect *d, const struct api_mo
     r->dialect = d;
     r->created = clock_unix();
     r->thinking_budget = -1;
-    make_id(d->id_prefix, r->id);
+    api_make_id(d->id_prefix, r->id);
     r->arena = arena_create(0);
     if (!r->arena)
         return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
@@ -140,6 +140,7 @@ void api_request_free(struct api_request *r)
     buf_free(&r->chat_prompt);
     json_free(r->chat);
     json_free(r->shaped);
+    json_free(r->history);
     json_free(r->body);
     arena_free(r->arena);
     memset(r, 0, sizeof *r);

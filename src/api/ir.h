@@ -22,6 +22,7 @@
 
 /* ---- what is served -------------------------------------------------------------------------- */
 
+struct resp_store; /* resp_store.h */
 struct out_syntax; /* outparse.h: how a model spells reasoning and tool calls */
 
 enum api_thinking { API_THINKING_UNSET, API_THINKING_OFF, API_THINKING_ON };
@@ -37,6 +38,7 @@ struct api_model {
     const struct out_syntax *syntax;  /* of its answers; NULL = plain text */
     const char *reasoning_field;      /* in OpenAI chat answers; NULL = "reasoning" */
     enum api_thinking thinking;       /* where a request says nothing */
+    struct resp_store *responses;     /* where /v1/responses keeps answers; NULL = nowhere */
     const struct qn_model_info *info; /* sizes, for /stats; NULL = not known */
     int64_t created;                  /* Unix seconds */
     char fingerprint[24];             /* system_fingerprint: same weights and program, same value */
@@ -101,8 +103,9 @@ struct api_request {
     struct arena *arena;
     struct json *body; /* owned */
 
-    struct json *shaped; /* owned; an OpenAI-shaped body made of another dialect's, or NULL */
-    struct json *chat;   /* owned; what chat_render takes; NULL for raw completions */
+    struct json *shaped;  /* owned; an OpenAI-shaped body made of another dialect's, or NULL */
+    struct json *history; /* owned; items of an earlier answer that this one follows, or NULL */
+    struct json *chat;    /* owned; what chat_render takes; NULL for raw completions */
     struct buf chat_prompt;
     struct api_prompt *prompts; /* [n_prompts] in the arena */
     int32_t n_prompts;
@@ -210,7 +213,8 @@ struct api_stream; /* a dialect's own state of one streamed answer */
 
 struct api_dialect {
     const char *name;
-    const char *id_prefix; /* "chatcmpl-" */
+    const char *id_prefix;    /* "chatcmpl-" */
+    const char *prompt_field; /* what refusals of the prompt name; NULL = messages, prompt */
     /* Body (r->body, already parsed) to request. */
     enum qn_status (*parse)(const struct api_model *m, struct api_request *r, struct api_error *e);
     /* A whole answer as JSON. */
@@ -228,8 +232,11 @@ struct api_dialect {
 
 extern const struct api_dialect dialect_openai_chat;
 extern const struct api_dialect dialect_openai_completions;
+extern const struct api_dialect dialect_openai_responses;
 extern const struct api_dialect dialect_anthropic;
 
+/* A fresh random id: the prefix and 24 letters and digits. */
+void api_make_id(const char *prefix, char out[40]);
 /* Parses a body for a dialect: JSON, model name, fields. *r is filled also on failure and is to be
  * freed with api_request_free in every case. */
 enum qn_status api_request_read(const struct api_dialect *d, const struct api_model *m,

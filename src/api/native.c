@@ -223,6 +223,17 @@ static void stats_memory(struct jw *w, const struct api_model *m, const struct s
     jw_obj_end(w);
 }
 
+static void stats_responses(struct jw *w, const struct resp_store_stats *s)
+{
+    jw_key(w, "response_store");
+    jw_obj(w);
+    jw_ki64(w, "entries", s->entries);
+    jw_ki64(w, "bytes", s->bytes);
+    jw_ki64(w, "max_bytes", s->max_bytes);
+    jw_ki64(w, "ttl_ms", s->ttl_ms);
+    jw_obj_end(w);
+}
+
 void native_stats(const struct api_model *m, const struct sched_stats *s,
                   const struct native_server *srv, struct buf *out)
 {
@@ -232,5 +243,6 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
     stats_server(&w, m, srv);
     stats_requests(&w, s);
     stats_memory(&w, m, s, srv);
+    stats_responses(&w, &srv->responses);
     jw_obj_end(&w);
 }

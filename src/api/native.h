@@ -6,6 +6,7 @@
 #define API_NATIVE_H
 
 #include "api/ir.h"
+#include "api/resp_store.h"
 
 enum qn_status native_tokenize(const struct api_model *m, struct str body, struct buf *out,
                                struct api_error *e);
@@ -19,6 +20,7 @@ struct native_server {
     int64_t uptime_s, resident_bytes;
     int connections, in_flight;
     int64_t requests;
+    struct resp_store_stats responses;
 };
 void native_stats(const struct api_model *m, const struct sched_stats *s,
                   const struct native_server *srv, struct buf *out);

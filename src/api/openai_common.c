@@ -122,24 +122,33 @@ static void token_members(struct jw *w, const struct tok *t, int32_t id, float l
     buf_free(&raw);
 }
 
+static void logprob_row(struct jw *w, const struct tok *t, const struct sampled *v)
+{
+    jw_obj(w);
+    token_members(w, t, v->id, v->logprob);
+    jw_key(w, "top_logprobs");
+    jw_arr(w);
+    for (int32_t k = 0; k < v->n_top; k++) {
+        jw_obj(w);
+        token_members(w, t, v->top[k].id, v->top[k].logprob);
+        jw_obj_end(w);
+    }
+    jw_arr_end(w);
+    jw_obj_end(w);
+}
+
+void openai_logprob_rows(struct jw *w, const struct tok *t, const struct sampled *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        logprob_row(w, t, &v[i]);
+}
+
 void openai_chat_logprobs(struct jw *w, const struct tok *t, const struct sampled *v, size_t n)
 {
     jw_obj(w);
     jw_key(w, "content");
     jw_arr(w);
-    for (size_t i = 0; i < n; i++) {
-        jw_obj(w);
-        token_members(w, t, v[i].id, v[i].logprob);
-        jw_key(w, "top_logprobs");
-        jw_arr(w);
-        for (int32_t k = 0; k < v[i].n_top; k++) {
-            jw_obj(w);
-            token_members(w, t, v[i].top[k].id, v[i].top[k].logprob);
-            jw_obj_end(w);
-        }
-        jw_arr_end(w);
-        jw_obj_end(w);
-    }
+    openai_logprob_rows(w, t, v, n);
     jw_arr_end(w);
     jw_knull(w, "refusal");
     jw_obj_end(w);

@@ -20,6 +20,9 @@ void openai_usage(struct jw *w, const struct api_usage *u);
 void openai_logprob(struct jw *w, float v);
 /* The text of a token as clients see it: special tokens by name, cut characters as U+FFFD. */
 void openai_token_text(const struct tok *t, int32_t id, struct buf *out);
+/* {token,logprob,bytes,top_logprobs} of n tokens, with commas, into an array that is open or to be
+ * put around them. */
+void openai_logprob_rows(struct jw *w, const struct tok *t, const struct sampled *v, size_t n);
 /* {"content":[{token,logprob,bytes,top_logprobs}],"refusal":null} of n tokens. */
 void openai_chat_logprobs(struct jw *w, const struct tok *t, const struct sampled *v, size_t n);
 

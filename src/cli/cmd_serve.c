@@ -542,7 +542,8 @@ const struct cli_verb verb_serve = {
     .summary = "serve a model over HTTP with the OpenAI API",
     .usage = "[options] [MODEL]",
     .about =
-        "Routes: POST /v1/chat/completions, POST /v1/completions, POST /v1/messages, GET "
+        "Routes: POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST "
+        "/v1/messages, GET "
         "/v1/models, GET /health, GET "
         "/stats, GET /metrics, POST /tokenize, POST /detokenize, POST /apply-template. Any OpenAI "
         "client works "

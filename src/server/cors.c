@@ -99,10 +99,13 @@ void cors_preflight_headers(const struct http_req *rq, struct MHD_Response *resp
         return;
     const char *want =
         MHD_lookup_connection_value(rq->mc, MHD_HEADER_KIND, "Access-Control-Request-Headers");
-    MHD_add_response_header(resp, "Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
-    MHD_add_response_header(resp, "Access-Control-Allow-Headers",
-                            want && strlen(want) < 1000
-                                ? want
-                                : "authorization, content-type, x-api-key, x-request-id");
+    MHD_add_response_header(resp, "Access-Control-Allow-Methods",
+                            "GET, HEAD, POST, DELETE, OPTIONS");
+    MHD_add_response_header(
+        resp, "Access-Control-Allow-Headers",
+        want && strlen(want) < 1000
+            ? want
+            : "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, "
+              "x-request-id");
     MHD_add_response_header(resp, "Access-Control-Max-Age", "600");
 }

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "api/resp_store.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -452,8 +453,10 @@ enum qn_status server_start(const struct server_params *p, struct server **out, 
         QN_FAIL(err, QN_NO_MEMORY, "server", "not enough memory to start");
     s->p = *p;
     s->started_us = clock_us();
-    atomic_store(&s->ready, p->model != NULL);
     defaults(&s->p);
+    s->responses = resp_store_create(RESP_STORE_BYTES, RESP_STORE_TTL_S);
+    if (p->model)
+        server_ready(s, p->model, p->sched);
     enum qn_status st = open_and_start(s, err);
     if (st != QN_OK) {
         server_free(s);
@@ -465,7 +468,9 @@ enum qn_status server_start(const struct server_params *p, struct server **out, 
 
 void server_ready(struct server *s, const struct api_model *model, struct sched *sched)
 {
-    s->p.model = model;
+    s->model = *model;
+    s->model.responses = s->responses;
+    s->p.model = &s->model;
     s->p.sched = sched;
     atomic_store(&s->ready, true);
 }
@@ -518,5 +523,6 @@ void server_free(struct server *s)
         MHD_stop_daemon(s->mhd);
     }
     conns_stop(&s->conns);
+    resp_store_free(s->responses);
     free(s);
 }

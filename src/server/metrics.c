@@ -230,6 +230,11 @@ static void write_sched(struct text *t, const struct sched_stats *s)
 {
     single(t, "num_requests_running", "gauge", "Answers being made.", s->running);
     single(t, "num_requests_waiting", "gauge", "Requests that wait for their turn.", s->waiting);
+    single(t, "kv_cache_usage_perc", "gauge",
+           "Share of the KV budget that running answers have planned, 0 to 1; 0 without a budget.",
+           s->kv_budget > 0 ? (double)s->kv_planned / (double)s->kv_budget : 0);
+    single(t, "num_preemptions_total", "counter",
+           "How often a paused answer gave its memory back for others.", (double)s->parked);
     single(t, "request_rejected_total", "counter", "Requests refused by the scheduler.",
            (double)s->rejected);
     single(t, "prompt_tokens_computed_total", "counter",

@@ -9,6 +9,7 @@
 #include "api/anthropic.h"
 #include "api/native.h"
 #include "api/openai_common.h"
+#include "api/openai_responses.h"
 #include "base/clock.h"
 
 static enum qn_status get_health(struct http_req *rq, struct buf *out, struct api_error *e)
@@ -71,6 +72,8 @@ static enum qn_status get_stats(struct http_req *rq, struct buf *out, struct api
                               .connections = conns_count(&s->conns),
                               .in_flight = atomic_load(&s->in_flight),
                               .requests = atomic_load(&s->n_requests)};
+    if (s->responses)
+        resp_store_stats(s->responses, &n.responses);
     sched_stats(s->p.sched, &st);
     native_stats(s->p.model, &st, &n, out);
     return QN_OK;
@@ -79,6 +82,16 @@ static enum qn_status get_stats(struct http_req *rq, struct buf *out, struct api
 static enum qn_status post_count_tokens(struct http_req *rq, struct buf *out, struct api_error *e)
 {
     return anthropic_count_tokens(rq->srv->p.model, buf_str(&rq->body), out, e);
+}
+
+static enum qn_status get_response(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    return responses_get(rq->srv->p.model, rq->route_arg, out, e);
+}
+
+static enum qn_status delete_response(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    return responses_delete(rq->srv->p.model, rq->route_arg, out, e);
 }
 
 static enum qn_status post_tokenize(struct http_req *rq, struct buf *out, struct api_error *e)
@@ -114,6 +127,9 @@ static const struct route routes[] = {
      .path = "/v1/completions",
      .body = true,
      .dialect = &dialect_openai_completions},
+    {.method = "POST", .path = "/v1/responses", .body = true, .dialect = &dialect_openai_responses},
+    {.method = "GET", .path = "/v1/responses/", .plain = get_response},
+    {.method = "DELETE", .path = "/v1/responses/", .plain = delete_response},
     {.method = "POST", .path = "/v1/messages", .body = true, .dialect = &dialect_anthropic},
     {.method = "POST",
      .path = "/v1/messages/count_tokens",
@@ -167,7 +183,7 @@ static bool matches(const struct route *r, const char *path, struct str *rest)
 bool route_find(struct http_req *rq)
 {
     const char *method = rq->head ? "GET" : rq->method;
-    bool known = false, get = false, post = false;
+    bool known = false, get = false, post = false, del = false;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         const struct route *r = &routes[i];
         struct str rest;
@@ -176,21 +192,22 @@ bool route_find(struct http_req *rq)
         known = true;
         get |= strcmp(r->method, "GET") == 0;
         post |= strcmp(r->method, "POST") == 0;
+        del |= strcmp(r->method, "DELETE") == 0;
         if (!rq->route || strcmp(r->method, method) == 0) {
             rq->route = r; /* also on 405: the error takes the route's dialect */
             rq->route_arg = rest;
         }
     }
-    snprintf(rq->allow_buf, sizeof rq->allow_buf, "%s%sOPTIONS", get ? "GET, HEAD, " : "",
-             post ? "POST, " : "");
+    snprintf(rq->allow_buf, sizeof rq->allow_buf, "%s%s%sOPTIONS", get ? "GET, HEAD, " : "",
+             post ? "POST, " : "", del ? "DELETE, " : "");
     rq->allow = known ? rq->allow_buf : NULL;
     if (!known) {
         api_refuse(&rq->refusal, 404, "not_found", NULL, "there is no route %s", rq->path);
         return false;
     }
     if (strcmp(rq->route->method, method) != 0 && strcmp(method, "OPTIONS") != 0) {
-        api_refuse(&rq->refusal, 405, "method_not_allowed", NULL, "%s %s: expected %s", rq->method,
-                   rq->path, rq->route->method);
+        api_refuse(&rq->refusal, 405, "method_not_allowed", NULL, "%s %s: expected one of %s",
+                   rq->method, rq->path, rq->allow);
         return false;
     }
     return true;

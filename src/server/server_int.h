@@ -105,6 +105,8 @@ struct server {
     int64_t started_us;
     struct conns conns;
     struct metrics metrics;
+    struct api_model model; /* what p.model points at, with the store of answers */
+    struct resp_store *responses;
     atomic_bool ready; /* p.model and p.sched are set and final */
     atomic_bool draining, hurry;
     atomic_int in_flight;
