@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "api/outparse.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/rng.h"
@@ -15,8 +16,10 @@
 #define GIVE_UP_US (int64_t)60000000 /* queue full for this long with nothing running */
 
 struct slot {
-    struct gen *gen; /* NULL = free */
+    struct gen *gen;        /* NULL = free */
+    struct outparse *parse; /* NULL = its text is content as it is */
     int32_t choice;
+    bool enough;  /* cancelled because the rest is of no interest */
     int64_t mark; /* the watcher's */
 };
 
@@ -31,6 +34,7 @@ struct exchange {
     int32_t n_live, next, n_done, n_choices; /* next: first choice not submitted yet */
     int32_t turn;                            /* slot looked at first by the next wait */
     int64_t retry_us, stuck_us;              /* monotonic; 0 = not waiting */
+    struct outparse *parsed;                 /* may have events left; NULL = none has */
     struct sampled token;                    /* what ev->token points at */
     struct api_usage usage;
     exchange_watch_fn *watch;
@@ -70,14 +74,29 @@ static enum qn_status submit(struct exchange *x, struct qn_err *err)
         .share = share_of_next(x),
         .bell = &x->bell,
     };
+    const struct out_syntax *syn = r->chat ? x->m->syntax : NULL;
     p.sample.seed = seed_of(r, x->next % r->n);
+    if (syn) {
+        memcpy(p.mark, syn->mark, sizeof p.mark);
+        p.n_mark = syn->n_mark;
+    }
     memcpy(p.stop, r->stop, sizeof p.stop);
     int32_t i = 0;
     while (i < WINDOW && x->slots[i].gen)
         i++;
     QN_ASSERT(i < WINDOW);
-    QN_TRY(sched_submit(x->sched, &p, &x->slots[i].gen, err));
-    x->slots[i].choice = x->next++;
+    struct slot *s = &x->slots[i];
+    if (outparse_create(x->m, r, &s->parse) != QN_OK)
+        QN_FAIL(err, QN_NO_MEMORY, "exchange", "no memory to read an answer");
+    p.n_mark = s->parse ? p.n_mark : 0;
+    enum qn_status st = sched_submit(x->sched, &p, &s->gen, err);
+    if (st != QN_OK) {
+        outparse_free(s->parse);
+        s->parse = NULL;
+        return st;
+    }
+    s->choice = x->next++;
+    s->enough = false;
     x->slots[i].mark = 0;
     x->n_live++;
     return QN_OK;
@@ -181,7 +200,7 @@ static void translate(struct exchange *x, struct slot *s, const struct gen_event
         break;
     case GEN_DONE:
         end_choice(x, s, g);
-        if (g->finish == GEN_CANCELLED) {
+        if (g->finish == GEN_CANCELLED && !s->enough) {
             fail(ev, &(struct qn_err){.code = QN_CANCELLED});
             break;
         }
@@ -205,10 +224,30 @@ static void drop_finished(struct exchange *x)
     for (int32_t i = 0; i < WINDOW; i++) {
         if (x->slots[i].gen && x->slots[i].choice < 0) {
             gen_free(x->slots[i].gen);
+            outparse_free(x->slots[i].parse);
             x->slots[i].gen = NULL;
+            x->slots[i].parse = NULL;
             x->n_live--;
         }
     }
+}
+
+/* Puts an event through its choice's parser; false when nothing comes of it yet. */
+static bool parse(struct exchange *x, struct slot *s, struct api_event *ev)
+{
+    if (!s->parse || ev->kind == API_EV_ERROR)
+        return true;
+    bool over = ev->kind == API_EV_FINISH;
+    outparse_feed(s->parse, ev);
+    if (over)
+        x->usage.reasoning_tokens += outparse_reasoning(s->parse);
+    if (!over && !s->enough && outparse_over(s->parse)) {
+        s->enough = true;
+        gen_cancel(s->gen);
+    }
+    x->parsed = s->parse;
+    memset(ev, 0, sizeof *ev);
+    return outparse_next(s->parse, ev);
 }
 
 /* Looks at every live generation once, the next one first. */
@@ -225,10 +264,11 @@ static bool take(struct exchange *x, int wait_ms, struct api_event *ev)
         if (x->watch)
             x->watch(x->watch_arg, &g, &s->mark);
         translate(x, s, &g, ev);
+        bool any = parse(x, s, ev);
         if (g.kind == GEN_DONE || g.kind == GEN_ERROR)
             s->choice = -1;
         x->turn = (x->turn + k + 1) % WINDOW;
-        return true;
+        return any;
     }
     return false;
 }
@@ -250,6 +290,9 @@ void exchange_next(struct exchange *x, int timeout_ms, struct api_event *ev)
     struct qn_err err = {0};
     int64_t until = clock_us() + (int64_t)timeout_ms * 1000;
     memset(ev, 0, sizeof *ev);
+    if (x->parsed && outparse_next(x->parsed, ev))
+        return;
+    x->parsed = NULL;
     drop_finished(x);
     for (;;) {
         if (x->n_done == x->n_choices) {
@@ -288,8 +331,10 @@ void exchange_free(struct exchange *x)
     for (int32_t i = 0; i < WINDOW; i++)
         if (x->slots[i].gen)
             gen_cancel(x->slots[i].gen);
-    for (int32_t i = 0; i < WINDOW; i++)
+    for (int32_t i = 0; i < WINDOW; i++) {
         gen_free(x->slots[i].gen);
+        outparse_free(x->slots[i].parse);
+    }
     gen_share_free(x->share);
     gen_bell_free(&x->bell);
     free(x);

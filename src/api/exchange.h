@@ -1,6 +1,7 @@
 /*
  * exchange.h - one request in flight: its choices as generations of the scheduler, and their events
- * in one neutral stream. Belongs to one thread; the scheduler's thread runs beside it.
+ * in one neutral stream, with reasoning and tool calls told apart (outparse.h). Belongs to one
+ * thread; the scheduler's thread runs beside it.
  *
  * A request of many choices keeps only a few of them in the scheduler at a time, so that it can
  * neither fill the queue nor be refused for its own size.

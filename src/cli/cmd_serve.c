@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "api/outparse.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -36,11 +37,15 @@ struct serve_opts {
     struct cli_strs aliases, cors;
     bool insecure, no_access_log;
     int log_format;
+    const char *tool_parser;
+    int thinking, reasoning_field;
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k;
 };
 
 static const char *const log_formats[] = {"text", "json", NULL};
+static const char *const thinkings[] = {"auto", "off", "on", NULL}; /* as enum api_thinking */
+static const char *const reasoning_fields[] = {"reasoning", "reasoning_content", NULL};
 
 static const struct cli_opt serve_opts[] = {
     {.name = "config",
@@ -214,6 +219,28 @@ static const struct cli_opt serve_opts[] = {
      .def_text = "the model's own, else 1 (off)",
      .help = "Above 1: tokens already seen become less likely.",
      .off = CLI_AT_REAL(struct serve_opts, repetition_penalty)},
+    {.type = CLI_GROUP, .help = "Reasoning and tools"},
+    {.name = "thinking",
+     .type = CLI_ENUM,
+     .arg = "MODE",
+     .choices = thinkings,
+     .def = "auto",
+     .help = "Whether the model thinks first where a request does not say; auto leaves it to the "
+             "chat template.",
+     .off = CLI_AT_ENUM(struct serve_opts, thinking)},
+    {.name = "reasoning-field",
+     .type = CLI_ENUM,
+     .arg = "NAME",
+     .choices = reasoning_fields,
+     .def = "reasoning",
+     .help = "Where chat answers carry the reasoning.",
+     .off = CLI_AT_ENUM(struct serve_opts, reasoning_field)},
+    {.name = "tool-parser",
+     .type = CLI_STR,
+     .arg = "NAME",
+     .def_text = "by the chat template",
+     .help = "How the model writes tool calls; docs/tools.md lists the names.",
+     .off = CLI_AT_STR(struct serve_opts, tool_parser)},
     {.type = CLI_GROUP, .help = "Log"},
     {.name = "log-format",
      .type = CLI_ENUM,
@@ -271,6 +298,7 @@ struct served {
     struct qn_engine *engine;
     struct sched *sched;
     struct api_model model;
+    struct out_syntax syntax;
     const char *aliases[CLI_LIST_MAX + 1];
 };
 
@@ -366,7 +394,12 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
     m->n_vocab = info->n_vocab;
     m->info = info;
     m->created = clock_unix();
+    m->thinking = (enum api_thinking)o->thinking;
+    m->reasoning_field = reasoning_fields[o->reasoning_field];
+    m->syntax = &s->syntax;
     api_model_fingerprint(m);
+    struct str source = m->chat ? chat_tmpl_source(m->chat) : STR_LIT("");
+    QN_TRY(out_syntax_detect(&s->syntax, source, m->tok, o->tool_parser, err));
     return sched_create(&lm, m->tok, &sp, &s->sched, err);
 }
 

@@ -138,6 +138,7 @@ enum qn_status gen_start(struct gen *g, const struct lm *lm, const struct tok *t
     int32_t *keep = fault_point("sched.alloc")
                         ? NULL
                         : malloc(((size_t)lm->n_eos + newline->n + 1) * sizeof *keep);
+    g->tok = tok;
     g->detok = detok_create(tok, g->p.keep_special);
     if (!keep || !g->detok) {
         free(keep);
@@ -236,6 +237,21 @@ static enum qn_status need_id(struct gen *g, struct qn_err *err)
     return QN_OK;
 }
 
+/* The text that a token makes certain, into g->piece. */
+static void push_piece(struct gen *g, int32_t id)
+{
+    bool marked = false;
+    for (int32_t i = 0; i < g->p.n_mark && !marked; i++)
+        marked = g->p.mark[i] == id;
+    if (!marked) {
+        detok_push(g->detok, id, &g->piece);
+        return;
+    }
+    detok_literal(g->detok, STR_LIT("\xFE"), &g->piece);
+    detok_literal(g->detok, tok_piece(g->tok, id), &g->piece);
+    detok_literal(g->detok, STR_LIT("\xFF"), &g->piece);
+}
+
 enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
                          struct gen_verdict *verdict, struct qn_err *err)
 {
@@ -250,7 +266,7 @@ enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
         return QN_OK;
     }
     buf_clear(&g->piece);
-    detok_push(g->detok, token.id, &g->piece);
+    push_piece(g, token.id);
 
     pthread_mutex_lock(&g->mu);
     struct ring_event *e = ring_push(&g->ring);

@@ -59,6 +59,7 @@ void sched_free(struct sched *s);
 
 #define GEN_STOP_MAX       16
 #define GEN_STOP_BYTES_MAX 4096 /* of one stop string */
+#define GEN_MARK_MAX       24
 
 struct gen_params {
     const int32_t *prompt; /* copied */
@@ -73,6 +74,10 @@ struct gen_params {
     int32_t n_stop;
     bool ignore_eos;
     bool keep_special; /* special tokens appear in the text */
+    /* Tokens whose name appears in the text between the bytes 0xFE and 0xFF, which no UTF-8 has: so
+     * a reader can tell the token from its name. */
+    int32_t mark[GEN_MARK_MAX];
+    int32_t n_mark;
     /* Echo: one GEN_PROMPT event per prompt token before the answer. Its logprob is the model's own
      * (no bias, no penalties), with sample.n_top alternatives; the first token has none (n_top -1),
      * and none has when sample.n_top is -1. */
@@ -132,7 +137,7 @@ struct gen_event {
     int32_t n_done;       /* GEN_PROGRESS: prompt tokens read; GEN_PROMPT: this one's index + 1 */
     struct sampled token; /* GEN_TOKEN, GEN_PROMPT */
     struct str text;      /* GEN_TOKEN and GEN_DONE (what was held back): bytes that became certain,
-                             valid UTF-8; lives until the next gen_wait on this gen */
+                             valid UTF-8 apart from marks; lives until the next gen_wait here */
     enum gen_finish finish; /* GEN_DONE */
     int32_t stop_index;     /* which stop string, GEN_STOP_STRING; -1 otherwise */
     struct gen_usage usage; /* GEN_DONE */

@@ -59,6 +59,8 @@ struct detok *detok_create(const struct tok *t, bool keep_special); /* NULL: out
 void detok_free(struct detok *d);
 void detok_reset(struct detok *d);
 void detok_push(struct detok *d, int32_t id, struct buf *out); /* appends what became certain */
-void detok_end(struct detok *d, struct buf *out);              /* flushes the rest */
+/* Appends bytes as they are, after what was held back; no token, so spaces at its border stay. */
+void detok_literal(struct detok *d, struct str bytes, struct buf *out);
+void detok_end(struct detok *d, struct buf *out); /* flushes the rest */
 
 #endif

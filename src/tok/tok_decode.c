@@ -200,7 +200,7 @@ void detok_push(struct detok *d, int32_t id, struct buf *out)
     feed(d, tok_slice(t, SEC_DEC, t->dec_off, id), out);
 }
 
-void detok_end(struct detok *d, struct buf *out)
+static void flush(struct detok *d, struct buf *out)
 {
     if (d->pend.n) {
         struct buf good = BUF_INIT;
@@ -208,6 +208,20 @@ void detok_end(struct detok *d, struct buf *out)
         emit(d, buf_str(&good), out);
         buf_free(&good);
     }
+    buf_clear(&d->pend);
+}
+
+void detok_literal(struct detok *d, struct str bytes, struct buf *out)
+{
+    flush(d, out);
+    buf_add_str(out, buf_str(&d->tail));
+    buf_clear(&d->tail);
+    buf_add_str(out, bytes);
+}
+
+void detok_end(struct detok *d, struct buf *out)
+{
+    flush(d, out);
     detok_reset(d);
 }
 

@@ -8,13 +8,15 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "api/outparse.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "scripted_lm.h"
 #include "server/server.h"
 
 struct args {
-    const char *tokenizer;
+    const char *tokenizer, *tool_parser, *reasoning_field;
+    enum api_thinking thinking;
     int n_ctx, lanes, queue, drain_ms, keepalive_ms, max_connections, idle_s, read_s, load_ms;
     int64_t max_body;
     const char *keys[8], *cors[8];
@@ -34,6 +36,12 @@ static bool read_args(int argc, char **argv, struct args *a)
         const char *k = argv[i], *v = argv[i + 1];
         if (!strcmp(k, "--tokenizer"))
             a->tokenizer = v;
+        else if (!strcmp(k, "--tool-parser"))
+            a->tool_parser = v;
+        else if (!strcmp(k, "--reasoning-field"))
+            a->reasoning_field = v;
+        else if (!strcmp(k, "--thinking"))
+            a->thinking = !strcmp(v, "on") ? API_THINKING_ON : API_THINKING_OFF;
         else if (!strcmp(k, "--ctx"))
             a->n_ctx = atoi(v);
         else if (!strcmp(k, "--lanes"))
@@ -86,6 +94,9 @@ static int run(const struct args *a, const sigset_t *set)
     if (tok_open(a->tokenizer, NULL, &tok, &err) != QN_OK ||
         chat_tmpl_open(a->tokenizer, &chat, &err) != QN_OK)
         return usage(err.msg);
+    struct out_syntax syntax;
+    if (out_syntax_detect(&syntax, chat_tmpl_source(chat), tok, a->tool_parser, &err) != QN_OK)
+        return usage(err.msg);
     int32_t n_vocab = tok_size(tok);
     struct scripted_lm *slm = scripted_lm_create(tok, n_vocab, a->n_ctx, tok_eos(tok));
     struct lm lm = scripted_lm_as(slm);
@@ -99,6 +110,9 @@ static int run(const struct args *a, const sigset_t *set)
                           .n_ctx = a->n_ctx,
                           .n_vocab = n_vocab,
                           .defaults = sample_params_default(),
+                          .syntax = &syntax,
+                          .reasoning_field = a->reasoning_field,
+                          .thinking = a->thinking,
                           .created = clock_unix()};
     api_model_fingerprint(&m);
     struct server_params p = {.model = a->load_ms ? NULL : &m,
