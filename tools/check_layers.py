@@ -13,11 +13,12 @@ import sys
 LOWER = {"base": []}
 LOWER["tok"] = ["base"]
 LOWER["tmpl"] = ["base"]
+LOWER["gram"] = ["base"]
 LOWER["kernels"] = ["base"]
 LOWER["exec"] = LOWER["kernels"] + ["kernels"]
 LOWER["model"] = LOWER["exec"] + ["exec", "tok", "tmpl"]
 LOWER["import"] = LOWER["model"] + ["model"]
-LOWER["sched"] = LOWER["import"] + ["import"]
+LOWER["sched"] = LOWER["import"] + ["import", "gram"]
 LOWER["api"] = LOWER["sched"] + ["sched"]
 LOWER["server"] = LOWER["api"] + ["api"]
 LOWER["cli"] = LOWER["server"] + ["server"]
