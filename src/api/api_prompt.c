@@ -2,7 +2,7 @@
  * api_prompt.c - from a request's prompts to token ids: chat template, special tokens, the context
  * window. Runs in the connection's thread; the model's parts are immutable.
  */
-#include "api/ir.h"
+#include "api/api_format.h"
 
 #include <stdlib.h>
 
@@ -108,5 +108,5 @@ enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, st
         QN_TRY(check_window(m, r, p, name, e));
         QN_TRY(check_ids(m, p, name, e));
     }
-    return QN_OK;
+    return r->any_length ? QN_OK : api_format_compile(m, r, e);
 }

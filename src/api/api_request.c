@@ -138,6 +138,9 @@ void api_request_free(struct api_request *r)
         if (r->prompts[i].ids_owned)
             free(r->prompts[i].ids);
     buf_free(&r->chat_prompt);
+    gram_unref(r->grammar);
+    gram_vocab_unref(r->vocab);
+    json_free(r->format_doc);
     json_free(r->chat);
     json_free(r->shaped);
     json_free(r->history);

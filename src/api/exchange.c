@@ -73,6 +73,8 @@ static enum qn_status submit(struct exchange *x, struct qn_err *err)
         .user = x->user,
         .share = share_of_next(x),
         .bell = &x->bell,
+        .grammar = r->grammar,
+        .vocab = r->vocab,
     };
     const struct out_syntax *syn = r->chat ? x->m->syntax : NULL;
     p.sample.seed = seed_of(r, x->next % r->n);

@@ -24,6 +24,7 @@
 
 struct resp_store; /* resp_store.h */
 struct out_syntax; /* outparse.h: how a model spells reasoning and tool calls */
+struct gram_store; /* sched/gram_store.h */
 
 enum api_thinking { API_THINKING_UNSET, API_THINKING_OFF, API_THINKING_ON };
 
@@ -40,6 +41,7 @@ struct api_model {
     enum api_thinking thinking;       /* where a request says nothing */
     struct resp_store *responses;     /* where /v1/responses keeps answers; NULL = nowhere */
     const struct qn_model_info *info; /* sizes, for /stats; NULL = not known */
+    struct gram_store *grams;         /* NULL = no constrained output */
     int64_t created;                  /* Unix seconds */
     char fingerprint[24];             /* system_fingerprint: same weights and program, same value */
 };
@@ -96,6 +98,7 @@ struct api_format {
     const struct json *json;
     struct str text;
     bool no_whitespace; /* JSON without white space between its tokens */
+    char param[64];     /* the field that asked for it; "" = response_format */
 };
 
 struct api_request {
@@ -122,6 +125,9 @@ struct api_request {
     struct str reasoning_effort; /* as given; {NULL,0} = not */
     int32_t thinking_budget;     /* most tokens of reasoning; -1 = no limit */
     struct api_format format;
+    struct json *format_doc;  /* owned; a schema that came as text, or NULL */
+    struct gram *grammar;     /* a reference; what the answer must match, or NULL */
+    struct gram_vocab *vocab; /* a reference; with grammar */
 
     int32_t n;                   /* choices per prompt */
     int32_t max_tokens;          /* -1 = to the end of the context */

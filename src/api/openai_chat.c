@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "api/api_fields.h"
+#include "api/api_format.h"
 #include "api/openai_common.h"
 #include "api/openai_messages.h"
 #include "api/sse.h"
@@ -15,21 +16,11 @@
 /* Fields that promise something this server does not do: silence would be a wrong answer. */
 static enum qn_status refuse_unsupported(const struct json *o, struct api_error *e)
 {
-    static const char *const fields[] = {"guided_json",    "guided_regex",       "guided_choice",
-                                         "guided_grammar", "structured_outputs", "grammar",
-                                         "functions",      "function_call",      "audio"};
-    const struct json *format = NULL;
+    static const char *const fields[] = {"functions", "function_call", "audio"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (json_has(o, fields[i]))
             return api_refuse(e, 400, "unsupported_parameter", fields[i],
                               "%s is not supported by this server", fields[i]);
-    QN_TRY(field_obj(o, "response_format", &format, e));
-    struct str type = json_str(json_get(format, "type"));
-    if (format && !str_eqz(type, "text"))
-        return api_refuse(e, 400, "unsupported_parameter", "response_format",
-                          "response_format of type \"%.*s\" is not supported by this server; "
-                          "expected \"text\"",
-                          type.n > 40 ? 40 : (int)type.n, type.p ? type.p : "");
     return QN_OK;
 }
 
@@ -53,6 +44,7 @@ static enum qn_status chat_parse(const struct api_model *m, struct api_request *
     QN_TRY(openai_check_messages(o, e));
     QN_TRY(openai_check_tools(o, r, e));
     QN_TRY(refuse_unsupported(o, e));
+    QN_TRY(fields_format(o, r, e));
     QN_TRY(fields_max_tokens(o, r, e));
     QN_TRY(fields_sampling(m, o, r, e));
     QN_TRY(logprobs_of(o, r, e));

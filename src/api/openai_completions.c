@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "api/api_fields.h"
+#include "api/api_format.h"
 #include "api/openai_common.h"
 #include "api/sse.h"
 
@@ -88,6 +89,7 @@ static enum qn_status completions_parse(const struct api_model *m, struct api_re
     QN_TRY(fields_sampling(m, o, r, e));
     QN_TRY(field_i32(o, "logprobs", 0, 20, &r->sample.n_top, e));
     QN_TRY(fields_control(o, r, e));
+    QN_TRY(fields_format(o, r, e));
     QN_TRY(field_bool(o, "echo", &r->echo, e));
     QN_TRY(field_i32(o, "best_of", 1, API_N_MAX, &best_of, e));
     if (best_of >= 0 && best_of != r->n)

@@ -22,6 +22,7 @@
 #include "cli/verbs.h"
 #include "model/engine.h"
 #include "sched/gen_defaults.h"
+#include "sched/gram_store.h"
 #include "server/server.h"
 
 #define KEYS_MAX       64
@@ -397,6 +398,9 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
     m->thinking = (enum api_thinking)o->thinking;
     m->reasoning_field = reasoning_fields[o->reasoning_field];
     m->syntax = &s->syntax;
+    m->grams = gram_store_create(m->tok, m->n_vocab);
+    if (!m->grams)
+        QN_FAIL(err, QN_NO_MEMORY, "serve", "no memory for the server");
     api_model_fingerprint(m);
     struct str source = m->chat ? chat_tmpl_source(m->chat) : STR_LIT("");
     QN_TRY(out_syntax_detect(&s->syntax, source, m->tok, o->tool_parser, err));
@@ -407,6 +411,7 @@ static void close_model(struct served *s)
 {
     if (s->sched)
         sched_free(s->sched);
+    gram_store_free(s->model.grams);
     qn_engine_free(s->engine);
 }
 

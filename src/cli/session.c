@@ -211,6 +211,7 @@ const char *finish_name(enum gen_finish f)
     switch (f) {
     case GEN_STOP_EOS:
     case GEN_STOP_STRING:
+    case GEN_STOP_GRAMMAR:
         return "stop";
     case GEN_LENGTH:
         return "length";

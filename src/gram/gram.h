@@ -31,6 +31,7 @@ enum qn_status gram_vocab_create(const struct gram_token *tokens, int32_t n_voca
                                  struct gram_vocab **out, struct qn_err *err);
 struct gram_vocab *gram_vocab_ref(struct gram_vocab *v);
 void gram_vocab_unref(struct gram_vocab *v); /* NULL is fine */
+int32_t gram_vocab_size(const struct gram_vocab *v);
 
 /* ---- compiling ------------------------------------------------------------------------------- */
 
@@ -67,7 +68,7 @@ struct gram_tags {
     bool optional;          /* with a trigger: no tag at all is fine */
     bool several;           /* more tags may follow, with white space between or `separator` */
     struct str separator;   /* {NULL,0} = white space */
-    struct str open, close; /* around all tags together ("[", "]"); may be {NULL,0} */
+    struct str open, close; /* around all tags ("[", "]"); may be {NULL,0} */
 };
 
 struct gram_spec {
@@ -77,7 +78,7 @@ struct gram_spec {
     const struct gram_tags *tags; /* GRAM_TAGS */
     /* JSON without any white space between its tokens. */
     bool compact;
-    /* Tool schemas that nobody promised to honour: what is not supported is ignored, not refused. */
+    /* Tool schemas that nobody promised to honour: what is not supported is ignored. */
     bool lenient;
     /* Thinking comes first: anything up to and including this text (then a little white space) is
      * free, and the grammar begins after it. {NULL,0}: from the first byte. */
@@ -115,7 +116,7 @@ void gram_run_free(struct gram_run *r); /* NULL is fine */
 
 /* The tokens that may come next: bit id of bits[id / 64]; EOS exactly when the answer is complete.
  * The words live until the next call on this run. Fails (QN_UNSUPPORTED) when no token of the
- * vocabulary can go on or the grammar is too ambiguous to follow here; the run is then of no use. */
+ * vocabulary can go on or the grammar is too ambiguous to follow here: the run is at its end. */
 enum qn_status gram_run_mask(struct gram_run *r, const uint64_t **bits, struct qn_err *err);
 /* The token was drawn. QN_BAD_INPUT when the mask did not allow it: nothing has changed. */
 enum qn_status gram_run_accept(struct gram_run *r, int32_t id, struct qn_err *err);

@@ -377,7 +377,7 @@ static size_t shared_to(const struct str *v, size_t lo, size_t hi, size_t from)
     return from;
 }
 
-/* A character of more bytes or an escape must not be cut where rules meet; nothing depends on it. */
+/* The shared beginning of a group, and what it leaves for later. */
 static int32_t subgroup(struct gb *b, const struct str *v, struct group g, enum gx_enc enc,
                         struct group *sub)
 {
@@ -431,9 +431,36 @@ int32_t x_strset(struct gb *b, struct str *v, size_t n, enum gx_enc enc)
 
 /* ---- text around literals -------------------------------------------------------------------- */
 
-/* States 0..lit.n of the search for lit, each a rule that goes on to the next. */
-static int32_t search(struct gb *b, struct str lit, bool hold_out)
+/* One step of the search for lit after its first i bytes: the longest match of each byte. */
+static int32_t search_step(struct gb *b, struct str lit, size_t i, const int32_t *fall,
+                           int32_t first, enum search_kind kind)
 {
+    struct byteset other = {{~0ull, ~0ull, ~0ull, ~0ull >> 1}}; /* all but SPECIAL_BYTE */
+    int32_t v[260], n = 0;
+    v[n++] = kind == SEARCH_WITHOUT ? X_EMPTY : X_NONE;
+    if (kind != SEARCH_TEXT) /* control tokens are read as their text */
+        v[n++] = X_SEQ(b, x_range(b, SPECIAL_BYTE, SPECIAL_BYTE), x_ref(b, first + (int32_t)i));
+    for (size_t k = i;; k = (size_t)fall[k]) {
+        int c = (unsigned char)lit.p[k];
+        if (byteset_has(&other, c)) {
+            int32_t go = k + 1 < lit.n            ? x_ref(b, first + (int32_t)k + 1)
+                         : kind == SEARCH_WITHOUT ? X_NONE
+                                                  : X_EMPTY;
+            v[n++] = X_SEQ(b, x_range(b, c, c), go);
+            other.w[c >> 6] &= ~((uint64_t)1 << (c & 63));
+        }
+        if (k == 0)
+            break;
+    }
+    v[n++] = X_SEQ(b, x_set(b, &other), x_ref(b, first));
+    return x_alt(b, v, n);
+}
+
+/* States 0..lit.n of the search for lit, each a rule that goes on to the next. */
+int32_t x_search(struct gb *b, struct str lit, enum search_kind kind)
+{
+    if (lit.n == 0)
+        return X_EMPTY;
     int32_t first = b->rules.n, *fall = calloc(lit.n + 1, sizeof *fall);
     if (!fall)
         return gb_no_memory(b);
@@ -445,42 +472,10 @@ static int32_t search(struct gb *b, struct str lit, bool hold_out)
         k += lit.p[i] == lit.p[k];
         fall[i + 1] = (int32_t)k;
     }
-    for (size_t i = 0; i < lit.n && b->st == QN_OK; i++) {
-        struct byteset other = {{~0ull, ~0ull, ~0ull, ~0ull >> 1}}; /* all but SPECIAL_BYTE */
-        int32_t v[258], n = 0;
-        v[n++] = hold_out ? X_EMPTY : X_NONE;
-        for (size_t k = i;; k = (size_t)fall[k]) { /* the longest match of each byte */
-            int c = (unsigned char)lit.p[k];
-            if (byteset_has(&other, c)) {
-                int32_t go = k + 1 < lit.n ? x_ref(b, first + (int32_t)k + 1)
-                             : hold_out    ? X_NONE
-                                           : X_EMPTY;
-                v[n++] = X_SEQ(b, x_range(b, c, c), go);
-                other.w[c >> 6] &= ~((uint64_t)1 << (c & 63));
-            }
-            if (k == 0)
-                break;
-        }
-        v[n++] = X_SEQ(b, x_set(b, &other), x_ref(b, first));
-        x_rule_set(b, first + (int32_t)i, x_alt(b, v, n));
-    }
+    for (size_t i = 0; i < lit.n && b->st == QN_OK; i++)
+        x_rule_set(b, first + (int32_t)i, search_step(b, lit, i, fall, first, kind));
     free(fall);
     return x_ref(b, first);
-}
-
-int32_t x_until(struct gb *b, struct str lit)
-{
-    /* The control token of that text may end it as well, wherever it comes. */
-    struct byteset any = {{~0ull, ~0ull, ~0ull, ~0ull >> 1}};
-    char mark = (char)SPECIAL_BYTE;
-    int32_t token =
-        X_SEQ(b, x_rep(b, x_set(b, &any), 0, -1), x_lit(b, (struct str){&mark, 1}), x_lit(b, lit));
-    return lit.n == 0 ? X_EMPTY : X_ALT(b, search(b, lit, false), token);
-}
-
-int32_t x_without(struct gb *b, struct str lit)
-{
-    return search(b, lit, true);
 }
 
 int32_t x_markup(struct gb *b, struct str lit)

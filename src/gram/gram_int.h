@@ -122,10 +122,13 @@ int32_t x_any_char(struct gb *b, enum gx_enc enc); /* one scalar value */
 int32_t x_text(struct gb *b, struct str utf8, enum gx_enc enc);
 /* One of these texts, as a rule with shared beginnings. The array is sorted in place. */
 int32_t x_strset(struct gb *b, struct str *v, size_t n, enum gx_enc enc);
-/* Any bytes (control tokens apart) up to and including the end of the first `lit`; without_lit: only
- * the texts that do not hold it, to the end. */
-int32_t x_until(struct gb *b, struct str lit);
-int32_t x_without(struct gb *b, struct str lit);
+/* Any bytes around a literal. */
+enum search_kind {
+    SEARCH_TEXT,    /* up to and including the first lit; no control tokens */
+    SEARCH_FREE,    /* the same; control tokens count as their text */
+    SEARCH_WITHOUT, /* to the end, lit nowhere; control tokens count as their text */
+};
+int32_t x_search(struct gb *b, struct str lit, enum search_kind kind);
 /* A literal of markup: each <...> or [...] in it may be one control token of that text. */
 int32_t x_markup(struct gb *b, struct str lit);
 
@@ -209,7 +212,7 @@ struct config {
     int32_t node, stack;
 };
 
-/* node: where a CALL returns to, or the REP that runs; count: rounds done. Frame 0 is the bottom. */
+/* node: where a CALL returns to, or the REP that runs; count: rounds done. Frame 0: the bottom. */
 struct frame {
     int32_t parent, node, count, depth;
 };

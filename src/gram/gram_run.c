@@ -75,7 +75,7 @@ static int32_t after(struct gb *b, const struct gram_spec *s, int32_t x)
     if (s->after.n == 0)
         return x;
     int32_t space = x_rep(b, x_set(b, &ws), 0, 4);
-    int32_t thought = X_SEQ(b, x_until(b, s->after), space, x);
+    int32_t thought = X_SEQ(b, x_search(b, s->after, SEARCH_FREE), space, x);
     if (s->open.n == 0)
         return thought;
     return X_ALT(b, x, X_SEQ(b, x_markup(b, s->open), thought));

@@ -6,8 +6,6 @@
 
 #include "gram/gram_int.h"
 
-#define VALUE_BYTES_MAX 100000 /* characters of one raw value */
-
 /* ---- arguments as <parameter=NAME> ----------------------------------------------------------- */
 
 static bool is_text(const struct json *schema)
@@ -30,7 +28,7 @@ static int32_t raw_value(struct gb *b, const struct json *schema, struct str end
 {
     const struct json *choices = json_get(schema, "enum");
     if (is_text(schema))
-        return x_until(b, end);
+        return x_search(b, end, SEARCH_TEXT);
     if (all_strings(choices)) {
         size_t n = json_len(choices);
         struct str *v = malloc(n * sizeof *v);
@@ -44,7 +42,7 @@ static int32_t raw_value(struct gb *b, const struct json *schema, struct str end
     }
     if (json_type(json_get(schema, "type")) == JSON_NULL && !json_get(schema, "properties") &&
         !json_get(schema, "items") && !json_get(schema, "anyOf") && !json_get(schema, "$ref"))
-        return x_until(b, end); /* of no stated type: text */
+        return x_search(b, end, SEARCH_TEXT); /* of no stated type: text */
     return X_SEQ(b, x_schema(b, schema), x_markup(b, end));
 }
 
@@ -101,7 +99,7 @@ static int32_t one_tag(struct gb *b, const struct gram_tag *t, struct str begin)
         body = xml_body(b, t->schema);
         break;
     case GRAM_BODY_TEXT:
-        return X_SEQ(b, head, x_until(b, t->end));
+        return X_SEQ(b, head, x_search(b, t->end, SEARCH_FREE));
     }
     return X_SEQ(b, head, body, x_markup(b, t->end));
 }
@@ -140,6 +138,7 @@ int32_t x_tags(struct gb *b, const struct gram_tags *t)
     int32_t open = x_markup(b, t->open), close = x_markup(b, t->close);
     if (t->trigger.n == 0)
         return X_SEQ(b, space, open, first, more, close);
-    int32_t led = X_SEQ(b, x_until(b, t->trigger), any_tag(b, t, t->trigger.n), more, close);
-    return t->optional ? X_ALT(b, x_without(b, t->trigger), led) : led;
+    int32_t led =
+        X_SEQ(b, x_search(b, t->trigger, SEARCH_FREE), any_tag(b, t, t->trigger.n), more, close);
+    return t->optional ? X_ALT(b, x_search(b, t->trigger, SEARCH_WITHOUT), led) : led;
 }

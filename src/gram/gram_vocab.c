@@ -242,3 +242,8 @@ void gram_vocab_unref(struct gram_vocab *v)
     free(v->begin);
     free(v);
 }
+
+int32_t gram_vocab_size(const struct gram_vocab *v)
+{
+    return v->n_vocab;
+}

@@ -45,6 +45,17 @@ static enum qn_status check(const struct lm *lm, const struct gen_params *p, str
     return sample_params_check(&p->sample, lm->n_vocab, err);
 }
 
+/* The first mask, which takes longest and may be refused, is made here in the client's thread. */
+static enum qn_status follow_grammar(struct gen *g, const struct lm *lm, const struct gen_params *p,
+                                     struct qn_err *err)
+{
+    const uint64_t *bits;
+    if (!p->vocab || gram_vocab_size(p->vocab) != lm->n_vocab)
+        QN_FAIL(err, QN_INTERNAL, WHERE, "the grammar's vocabulary is not the model's");
+    QN_TRY(gram_run_create(p->grammar, p->vocab, lm->eos_ids, lm->n_eos, &g->grammar, err));
+    return gram_run_mask(g->grammar, &bits, err);
+}
+
 static enum qn_status copy_params(struct gen *g, const struct lm *lm, const struct gen_params *p,
                                   struct qn_err *err)
 {
@@ -67,6 +78,8 @@ static enum qn_status copy_params(struct gen *g, const struct lm *lm, const stru
     if (p->max_tokens < 0 || p->max_tokens > fits)
         g->p.max_tokens = fits;
     memset(g->p.stop, 0, sizeof g->p.stop);
+    if (p->grammar)
+        QN_TRY(follow_grammar(g, lm, p, err));
     return stops_create(p->stop, p->n_stop, &g->stops, err);
 }
 
@@ -108,7 +121,9 @@ void gen_drop_work(struct gen *g)
     sampler_free(g->sampler);
     detok_free(g->detok);
     stops_free(g->stops);
+    gram_run_free(g->grammar);
     buf_free(&g->piece);
+    g->grammar = NULL;
     g->sampler = NULL;
     g->detok = NULL;
     g->stops = NULL;
@@ -252,16 +267,28 @@ static void push_piece(struct gen *g, int32_t id)
     detok_literal(g->detok, STR_LIT("\xFF"), &g->piece);
 }
 
+/* Draws a token that the grammar, where there is one, allows. */
+static enum qn_status draw(struct gen *g, float *logits, struct sampled *token, struct qn_err *err)
+{
+    const uint64_t *bits;
+    if (!g->grammar)
+        return sampler_draw(g->sampler, logits, g->n_made, token, err);
+    QN_TRY(gram_run_mask(g->grammar, &bits, err));
+    sampler_allow(g->sampler, bits);
+    QN_TRY(sampler_draw(g->sampler, logits, g->n_made, token, err));
+    return gram_run_accept(g->grammar, token->id, err);
+}
+
 enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
                          struct gen_verdict *verdict, struct qn_err *err)
 {
     struct sampled token;
     *verdict = (struct gen_verdict){.stop_index = -1};
     QN_TRY(need_id(g, err));
-    QN_TRY(sampler_draw(g->sampler, logits, g->n_made, &token, err));
+    QN_TRY(draw(g, logits, &token, err));
     g->n_made++;
     g->ids[g->n_ids++] = token.id;
-    if (!g->p.ignore_eos && is_eos(lm, token.id)) {
+    if ((!g->p.ignore_eos || g->grammar) && is_eos(lm, token.id)) {
         *verdict = (struct gen_verdict){true, GEN_STOP_EOS, -1};
         return QN_OK;
     }
@@ -280,6 +307,8 @@ enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
 
     if (hit >= 0)
         *verdict = (struct gen_verdict){true, GEN_STOP_STRING, hit};
+    else if (g->grammar && gram_run_must_stop(g->grammar))
+        *verdict = (struct gen_verdict){true, GEN_STOP_GRAMMAR, -1};
     else if (g->n_made >= g->p.max_tokens)
         *verdict = (struct gen_verdict){true, GEN_LENGTH, -1};
     return QN_OK;

@@ -36,12 +36,14 @@ struct sampler {
     int32_t n_no_xtc;
     int32_t *hist; /* prompt and answer, while the repetition penalty has a window */
     int64_t n_hist, cap_hist;
-    struct tally seen; /* prompt and answer inside the window */
-    struct tally made; /* answer */
-    float *bmax;       /* [row_blocks(n_vocab)] */
-    double *bsum;      /* same; sums of weights */
-    float *w;          /* [n_vocab] weights of the unfiltered row; NULL when filtered */
-    struct cands c;    /* [n_vocab + 1] when filtered */
+    struct tally seen;     /* prompt and answer inside the window */
+    struct tally made;     /* answer */
+    float *bmax;           /* [row_blocks(n_vocab)] */
+    double *bsum;          /* same; sums of weights */
+    float *w;              /* [n_vocab] weights of the unfiltered row; NULL when filtered */
+    struct cands c;        /* [n_vocab + 1] when filtered */
+    const uint64_t *allow; /* of the next draw */
+    float *raw; /* [n_vocab] the row before `allow`, for its logprobs; made when needed */
     bool no_memory;
 };
 
@@ -175,6 +177,7 @@ void sampler_free(struct sampler *s)
     free(s->bmax);
     free(s->bsum);
     free(s->w);
+    free(s->raw);
     free(s->c.id);
     free(s->c.x);
     free(s->c.w);
@@ -453,6 +456,45 @@ static int32_t draw(struct sampler *s, const float *x, const struct row_max *top
     return s->c.id[walk(s->c.w, s->c.n, u * total)];
 }
 
+void sampler_allow(struct sampler *s, const uint64_t *bits)
+{
+    s->allow = bits;
+}
+
+/* The logit of what may not come: finite, so that no filter meets a difference of infinities, and
+ * low enough for a weight of exactly 0. */
+#define SHUT (-1e30f)
+
+/* False without memory. */
+static bool restrict_row(struct sampler *s, float *x)
+{
+    if (s->p.n_top >= 0) {
+        if (!s->raw)
+            s->raw = malloc((size_t)s->n_vocab * sizeof *s->raw);
+        if (!s->raw)
+            return false;
+        memcpy(s->raw, x, (size_t)s->n_vocab * sizeof *x);
+    }
+    for (int32_t from = 0; from < s->n_vocab; from += 64) {
+        uint64_t bits = s->allow[from / 64];
+        int32_t end = s->n_vocab - from < 64 ? s->n_vocab : from + 64;
+        if (bits == ~(uint64_t)0)
+            continue;
+        for (int32_t i = from; i < end; i++, bits >>= 1)
+            x[i] = bits & 1 ? x[i] : SHUT;
+    }
+    return true;
+}
+
+/* Logprobs are those of the row as it was before the restriction. */
+static enum qn_status report_raw(struct sampler *s, struct sampled *out, struct qn_err *err)
+{
+    struct row_max top;
+    QN_TRY(scan(s, s->raw, &top, err));
+    report(s, s->raw, top.v, out);
+    return QN_OK;
+}
+
 enum qn_status sampler_draw(struct sampler *s, float *logits, int64_t position, struct sampled *out,
                             struct qn_err *err)
 {
@@ -460,10 +502,16 @@ enum qn_status sampler_draw(struct sampler *s, float *logits, int64_t position, 
     if (s->no_memory)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for the penalties' history");
     penalise(s, logits);
+    bool restricted = s->allow != NULL;
+    if (restricted && !restrict_row(s, logits))
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a row of logits");
+    s->allow = NULL;
     QN_TRY(scan(s, logits, &top, err));
     *out = (struct sampled){.n_top = -1};
     out->id = draw(s, logits, &top, position);
-    if (s->p.n_top >= 0)
+    if (s->p.n_top >= 0 && restricted)
+        QN_TRY(report_raw(s, out, err));
+    else if (s->p.n_top >= 0)
         report(s, logits, top.v, out);
     bool counts = s->p.presence_penalty != 0 || s->p.frequency_penalty != 0;
     if (!hist_add(s, out->id) || (counts && !tally_add(&s->made, out->id, 1)))

@@ -25,6 +25,7 @@
 #include <pthread.h>
 
 #include "base/buf.h"
+#include "gram/gram.h"
 #include "sched/lm.h"
 #include "sched/sample.h"
 #include "tok/tok.h"
@@ -78,6 +79,10 @@ struct gen_params {
      * a reader can tell the token from its name. */
     int32_t mark[GEN_MARK_MAX];
     int32_t n_mark;
+    /* What the answer has to look like (references are taken); NULL = anything. It ends with
+     * GEN_STOP_GRAMMAR when it is complete and cannot go on; ignore_eos means nothing then. */
+    struct gram *grammar;
+    struct gram_vocab *vocab; /* of n_vocab tokens; with grammar */
     /* Echo: one GEN_PROMPT event per prompt token before the answer. Its logprob is the model's own
      * (no bias, no penalties), with sample.n_top alternatives; the first token has none (n_top -1),
      * and none has when sample.n_top is -1. */
@@ -121,7 +126,7 @@ enum gen_kind {
     GEN_DONE,
     GEN_ERROR,
 };
-enum gen_finish { GEN_STOP_EOS, GEN_STOP_STRING, GEN_LENGTH, GEN_CANCELLED };
+enum gen_finish { GEN_STOP_EOS, GEN_STOP_STRING, GEN_LENGTH, GEN_CANCELLED, GEN_STOP_GRAMMAR };
 
 struct gen_usage {
     int32_t prompt_tokens; /* all of the prompt, cached or not */

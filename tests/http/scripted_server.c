@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "scripted_lm.h"
+#include "sched/gram_store.h"
 #include "server/server.h"
 
 struct args {
@@ -113,6 +114,7 @@ static int run(const struct args *a, const sigset_t *set)
                           .syntax = &syntax,
                           .reasoning_field = a->reasoning_field,
                           .thinking = a->thinking,
+                          .grams = gram_store_create(tok, n_vocab),
                           .created = clock_unix()};
     api_model_fingerprint(&m);
     struct server_params p = {.model = a->load_ms ? NULL : &m,
@@ -136,6 +138,7 @@ static int run(const struct args *a, const sigset_t *set)
     serve_until_signal(srv, set, a->drain_ms);
     server_free(srv);
     sched_free(sched);
+    gram_store_free(m.grams);
     scripted_lm_free(slm);
     chat_tmpl_free(chat);
     tok_free(tok);
