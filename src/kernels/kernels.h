@@ -152,6 +152,7 @@ enum { ATTN_SCRATCH = ATTN_Q_MAX * 4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) };
  *
  * and no sum crosses lanes. Rows are consecutive tokens of one sequence. */
 struct delta_rows {
+    const float *from;      /* S before the first row; may be where S behind the last goes */
     const float *q, *k, *v; /* row r at + r*ldx: [dk] [dk] [dv], q and k normed and scaled */
     const float *g, *beta;  /* row r at + r*ldg: one float each */
     float *out;             /* row r at + r*ldo: [dv] */
@@ -211,7 +212,7 @@ struct kernels {
     void (*conv_silu)(float *y, const float *const *rows, const float *w, int32_t taps, int32_t n);
     /* g = e^(-e^a_log * softplus(a + dt)), beta = 1 / (1 + e^-b) */
     void (*delta_gates)(float *g, float *beta, const struct delta_gate_in *in, int32_t n);
-    /* For each row in order: S = g S; d = (v - S k) beta; S = S + d k^T; out = S q. */
+    /* For each row in order, at least one: S = g S; d = (v - S k) beta; S = S + d k^T; out = S q. */
     void (*delta)(float *s, const struct delta_rows *rows);
 };
 

@@ -11,7 +11,7 @@
 
 #define UNIT ((double)FLT_EPSILON / 2)
 
-enum { TAPS_MAX = 6, ROWS_MAX = 5, HEAD_MAX = 128 };
+enum { TAPS_MAX = 6, ROWS_MAX = 37, HEAD_MAX = 128 };
 
 struct delta_call {
     const struct kernels *k;
@@ -173,7 +173,7 @@ static double drift_row(struct drift *d, const struct delta_rows *t, int32_t r)
 {
     const float *k = t->k + (size_t)r * t->ldx, *q = t->q + (size_t)r * t->ldx;
     double g = (double)t->g[(size_t)r * t->ldg], beta = (double)t->beta[(size_t)r * t->ldg];
-    double chain = (t->dk / 4 + 4) * UNIT, kk = mass_of(k, t->dk), k_top = top(k, t->dk);
+    double chain = (t->dk / 2 + 3) * UNIT, kk = mass_of(k, t->dk), k_top = top(k, t->dk);
     double v = top(t->v + (size_t)r * t->ldx, t->dv), sk = g * kk * d->size;
     double delta_err = beta * (g * kk * (d->err + chain * d->size) + 4 * UNIT * (v + sk));
     double delta = beta * (v + sk);
@@ -215,7 +215,7 @@ static void delta_case(struct kc *c, uint32_t i)
     enum kc_gen gen = i % 4 == 3 ? GEN_SPECIAL : i % 4 == 2 ? GEN_DENORMAL : GEN_NORMAL;
     struct delta_call r = {.k = c->k};
     struct delta_rows *t = &r.t;
-    t->n_row = kc_int(c, 1, ROWS_MAX);
+    t->n_row = kc_int(c, 1, i & 1 ? ROWS_MAX : 4); /* tiles of rows, few rows */
     t->dk = heads[kc_int(c, 0, 3)];
     t->dv = heads[kc_int(c, 0, 3)];
     kc_shape(c, "dk%d dv%d rows %d %s", t->dk, t->dv, t->n_row, kc_gen_name(gen));
@@ -223,14 +223,18 @@ static void delta_case(struct kc *c, uint32_t i)
     delta_inputs(c, t, gen);
     size_t n_out = (size_t)(t->n_row - 1) * t->ldo + (size_t)t->dv;
     const float *start = vec(c, GEN_NORMAL, n);
+    bool apart = i % 3 == 0; /* S is read from where it then is, or from elsewhere */
     struct delta_call judge = r, ref = r;
     judge.k = c->judge;
-    r.y = copy_of(c, start, n);
+    r.y = apart ? out(c, n) : copy_of(c, start, n);
+    r.t.from = apart ? start : r.y;
     judge.y = copy_of(c, start, n);
     ref.y = copy_of(c, start, n);
     r.t.out = out(c, n_out);
     judge.t.out = copy_of(c, r.t.out, n_out); /* what lies between rows stays */
     ref.t.out = out(c, n_out);
+    judge.t.from = judge.y;
+    ref.t.from = ref.y;
     run_delta(&judge);
     if (!kc_run(c, run_delta, &r) || !kc_same(c, "S", r.y, judge.y, n) ||
         !kc_same(c, "out", r.t.out, judge.t.out, n_out) || gen == GEN_SPECIAL)

@@ -123,6 +123,7 @@ static void delta_decay(float *s, const struct delta_rows *t)
         one.n_row = 1;
         one.g = t->g + (size_t)(t->n_row - 1 - r) * t->ldg;
         good()->delta(s, &one);
+        one.from = s;
         one.q += t->ldx;
         one.k += t->ldx;
         one.v += t->ldx;

@@ -156,7 +156,8 @@ static void delta_run(const void *args, int chunk, const struct pool_region *r, 
     const float *x = a->mixed + (size_t)p.sp.row0 * a->ldx;
     const float *g = a->gates + (size_t)p.sp.row0 * a->ldg + p.head;
     int32_t key = p.head / (d->n_v / d->n_k);
-    struct delta_rows t = {.q = x + key * d->dk,
+    struct delta_rows t = {.from = was,
+                           .q = x + key * d->dk,
                            .k = x + (d->n_k + key) * d->dk,
                            .v = x + 2 * d->n_k * d->dk + p.head * d->dv,
                            .g = g,
@@ -169,7 +170,10 @@ static void delta_run(const void *args, int chunk, const struct pool_region *r, 
                            .dk = d->dk,
                            .dv = d->dv};
     float *s = (float *)r[1].p;
-    memcpy(s, was, state * sizeof *s);
+    if (n < 1) { /* a torn span */
+        memcpy(s, was, state * sizeof *s);
+        return;
+    }
     (a->reference ? ref_delta : a->kern->delta)(s, &t);
 }
 

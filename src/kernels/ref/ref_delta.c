@@ -3,6 +3,7 @@
  * model's definition has it.
  */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/ref/ref.h"
 
@@ -55,6 +56,8 @@ static float *at(float *s, int32_t dk, int32_t v, int32_t d)
 
 void ref_delta(float *s, const struct delta_rows *t)
 {
+    if (s != t->from)
+        memcpy(s, t->from, (size_t)t->dk * (size_t)t->dv * sizeof *s);
     for (int32_t r = 0; r < t->n_row; r++) {
         const float *k = t->k + (size_t)r * t->ldx, *q = t->q + (size_t)r * t->ldx;
         double g = (double)t->g[(size_t)r * t->ldg];

@@ -1,10 +1,7 @@
 /*
  * delta_tmpl.h - the gated delta net and sigmoid gates over the 16-lane vectors of vec_*.h. Tokens
  * go one after the other, so a row's result does not depend on how its sequence was cut into
- * steps; sums over dk are four chains (d mod 4) joined as (0+1)+(2+3). Needs ops_tmpl.h.
- *
- * Between two tokens only S is carried. A chunk-wise form for prompts (several tokens per pass over
- * S) would be another entry of the table, with another order of sums: it must be the only one then.
+ * steps (docs/adr/0006 has the alternatives). Needs ops_tmpl.h.
  */
 
 static void tmpl_sigmul(float *y, const float *g, const float *u, int32_t n)
@@ -79,50 +76,98 @@ static void tmpl_delta_gates(float *g, float *beta, const struct delta_gate_in *
     }
 }
 
+/* Sums over dk are two chains, even and odd d, joined at the end: while one token's pass is also the
+ * next one's S k, twice as many would not fit the registers of 16 ymm. */
+
 /* S x over the block of 16 value dimensions at s [dk][16]. */
 static inline vf delta_dot(const float *s, const float *x, int32_t dk)
 {
-    vf a0 = vf_set1(0), a1 = a0, a2 = a0, a3 = a0;
-    for (int32_t d = 0; d < dk; d += 4, s += 64) {
+    vf a0 = vf_set1(0), a1 = a0;
+    for (int32_t d = 0; d < dk; d += 2, s += 32) {
         a0 = vf_fma(vf_load(s), vf_set1(x[d]), a0);
         a1 = vf_fma(vf_load(s + 16), vf_set1(x[d + 1]), a1);
-        a2 = vf_fma(vf_load(s + 32), vf_set1(x[d + 2]), a2);
-        a3 = vf_fma(vf_load(s + 48), vf_set1(x[d + 3]), a3);
     }
-    return vf_add(vf_add(a0, a1), vf_add(a2, a3));
+    return vf_add(a0, a1);
 }
 
-/* One line of S: s = g s + delta k; returns acc + s q. */
-static inline vf delta_line(float *s, vf g, vf delta, vf k, vf q, vf acc)
+/* What a pass over S needs of a token, and the keys of the one behind it. */
+struct delta_pass {
+    vf g, delta;
+    const float *k, *q, *k_next;
+};
+
+/* One line of S: s = g from + delta k; adds s q to *o and s k_next to *sk. */
+static inline void delta_line(float *s, const float *from, const struct delta_pass *p, int32_t d,
+                              vf *o, vf *sk)
 {
-    vf x = vf_fma(delta, k, vf_mul(g, vf_load(s)));
+    vf x = vf_fma(p->delta, vf_set1(p->k[d]), vf_mul(p->g, vf_load(from)));
     vf_store(s, x);
-    return vf_fma(x, q, acc);
+    *o = vf_fma(x, vf_set1(p->q[d]), *o);
+    *sk = vf_fma(x, vf_set1(p->k_next[d]), *sk);
 }
 
-static inline vf delta_update(float *s, vf g, vf delta, const float *k, const float *q, int32_t dk)
+/* One pass over S: the token's update and output; *sk becomes S k of the next token. */
+static inline vf delta_update(float *s, const float *from, const struct delta_pass *p, int32_t dk,
+                              vf *sk)
 {
-    vf a0 = vf_set1(0), a1 = a0, a2 = a0, a3 = a0;
-    for (int32_t d = 0; d < dk; d += 4, s += 64) {
-        a0 = delta_line(s, g, delta, vf_set1(k[d]), vf_set1(q[d]), a0);
-        a1 = delta_line(s + 16, g, delta, vf_set1(k[d + 1]), vf_set1(q[d + 1]), a1);
-        a2 = delta_line(s + 32, g, delta, vf_set1(k[d + 2]), vf_set1(q[d + 2]), a2);
-        a3 = delta_line(s + 48, g, delta, vf_set1(k[d + 3]), vf_set1(q[d + 3]), a3);
+    vf o0 = vf_set1(0), o1 = o0, n0 = o0, n1 = o0;
+    for (int32_t d = 0; d < dk; d += 2, s += 32, from += 32) {
+        delta_line(s, from, p, d, &o0, &n0);
+        delta_line(s + 16, from + 16, p, d + 1, &o1, &n1);
     }
-    return vf_add(vf_add(a0, a1), vf_add(a2, a3));
+    *sk = vf_add(n0, n1);
+    return vf_add(o0, o1);
 }
 
-/* All rows for 16 value dimensions, then the next 16: their part of S stays in the first-level
- * cache. S k is taken before the decay: (g S) k = g (S k). */
+/* Rows of q and k, wherever they lie: row r of each at + r*ld. */
+struct delta_qk {
+    const float *q, *k;
+    size_t ld;
+};
+
+/* n rows from row0 on, from S at `from`, 16 value dimensions after the other. S k is taken before the decay:
+ * (g S) k = g (S k). */
+static void delta_rows_of(float *s, const float *from, const struct delta_rows *t,
+                          const struct delta_qk *qk, int32_t row0, int32_t n)
+{
+    size_t block = (size_t)t->dk * 16;
+    for (int32_t c = 0; c < t->dv; c += 16, s += block, from += block) {
+        const float *v = t->v + (size_t)row0 * t->ldx + c;
+        float *out = t->out + (size_t)row0 * t->ldo + c;
+        vf sk = delta_dot(from, qk->k, t->dk);
+        for (int32_t r = 0; r < n; r++, v += t->ldx, out += t->ldo) {
+            size_t at = (size_t)r * qk->ld, m = (size_t)(row0 + r) * t->ldg;
+            struct delta_pass p = {.g = vf_set1(t->g[m]), .k = qk->k + at, .q = qk->q + at};
+            p.k_next = r + 1 < n ? p.k + qk->ld : p.k; /* behind the last: not used */
+            p.delta = vf_mul(vf_sub(vf_load(v), vf_mul(p.g, sk)), vf_set1(t->beta[m]));
+            if (r + 1 < n)
+                __builtin_prefetch(v + t->ldx);
+            vf o = delta_update(s, r ? s : from, &p, t->dk, &sk);
+            vf_store(out, o);
+        }
+    }
+}
+
+/* DELTA_TILE rows go over the whole of S, one block of it (dk * 64 bytes) in the first-level cache
+ * at a time. Their q and k are copied together: rows of a step are often a multiple of 4096 bytes
+ * apart, where no cache holds more than a few of them. */
+enum { DELTA_TILE = 16, DELTA_DK_MAX = 256 };
+
 static void tmpl_delta(float *s, const struct delta_rows *t)
 {
-    for (int32_t c = 0; c < t->dv; c += 16, s += (size_t)t->dk * 16)
-        for (int32_t r = 0; r < t->n_row; r++) {
-            size_t x = (size_t)r * t->ldx, m = (size_t)r * t->ldg;
-            vf g = vf_set1(t->g[m]);
-            vf sk = vf_mul(g, delta_dot(s, t->k + x, t->dk));
-            vf delta = vf_mul(vf_sub(vf_load(t->v + x + c), sk), vf_set1(t->beta[m]));
-            vf o = delta_update(s, g, delta, t->k + x, t->q + x, t->dk);
-            vf_store(t->out + (size_t)r * t->ldo + c, o);
+    float copy[2 * DELTA_TILE * DELTA_DK_MAX];
+    size_t row = (size_t)t->dk * sizeof(float);
+    for (int32_t r = 0; r < t->n_row; r += DELTA_TILE) {
+        int32_t n = t->n_row - r < DELTA_TILE ? t->n_row - r : DELTA_TILE;
+        const float *q = t->q + (size_t)r * t->ldx, *k = t->k + (size_t)r * t->ldx;
+        struct delta_qk qk = {q, k, t->ldx};
+        if (n > 2 && t->dk <= DELTA_DK_MAX) {
+            qk = (struct delta_qk){copy, copy + t->dk, 2 * (size_t)t->dk};
+            for (int32_t i = 0; i < n; i++) {
+                memcpy(copy + (size_t)i * qk.ld, q + (size_t)i * t->ldx, row);
+                memcpy(copy + (size_t)i * qk.ld + t->dk, k + (size_t)i * t->ldx, row);
+            }
         }
+        delta_rows_of(s, r ? s : t->from, t, &qk, r, n);
+    }
 }
