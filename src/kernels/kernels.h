@@ -212,7 +212,7 @@ struct kernels {
     void (*conv_silu)(float *y, const float *const *rows, const float *w, int32_t taps, int32_t n);
     /* g = e^(-e^a_log * softplus(a + dt)), beta = 1 / (1 + e^-b) */
     void (*delta_gates)(float *g, float *beta, const struct delta_gate_in *in, int32_t n);
-    /* For each row in order, at least one: S = g S; d = (v - S k) beta; S = S + d k^T; out = S q. */
+    /* For each row (1 or more) in order: S = g S; d = (v - S k) beta; S = S + d k^T; out = S q. */
     void (*delta)(float *s, const struct delta_rows *rows);
 };
 

@@ -76,8 +76,8 @@ static void tmpl_delta_gates(float *g, float *beta, const struct delta_gate_in *
     }
 }
 
-/* Sums over dk are two chains, even and odd d, joined at the end: while one token's pass is also the
- * next one's S k, twice as many would not fit the registers of 16 ymm. */
+/* Sums over dk are two chains, even and odd d, joined at the end: a token's pass is also the next
+ * one's S k, and with twice as many chains its sums would not fit the registers of 16 ymm. */
 
 /* S x over the block of 16 value dimensions at s [dk][16]. */
 static inline vf delta_dot(const float *s, const float *x, int32_t dk)
@@ -125,8 +125,8 @@ struct delta_qk {
     size_t ld;
 };
 
-/* n rows from row0 on, from S at `from`, 16 value dimensions after the other. S k is taken before the decay:
- * (g S) k = g (S k). */
+/* n rows from row0 on, from S at `from`, 16 value dimensions after the other. S k is taken before
+ * the decay: (g S) k = g (S k). */
 static void delta_rows_of(float *s, const float *from, const struct delta_rows *t,
                           const struct delta_qk *qk, int32_t row0, int32_t n)
 {
