@@ -446,8 +446,6 @@ static void done_text(struct api_stream *s, struct buf *out)
                                         [ITEM_MESSAGE] = "response.output_text.done",
                                         [ITEM_CALL] = "response.function_call_arguments.done"};
     struct jw w = part_begin(s, types[s->it.kind]);
-    if (s->it.kind == ITEM_CALL)
-        jw_kstr(&w, "name", s->it.name);
     jw_kstr(&w, s->it.kind == ITEM_CALL ? "arguments" : "text", buf_str(&s->text));
     if (s->it.kind == ITEM_MESSAGE) {
         jw_key(&w, "logprobs");

@@ -286,8 +286,6 @@ static enum qn_status write_tool(struct jw *w, const struct json *tool, const st
         jw_key(w, "parameters");
         jw_value(w, params);
     }
-    if (json_type(json_get(tool, "strict")) == JSON_BOOL)
-        jw_kbool(w, "strict", json_bool(json_get(tool, "strict")));
     jw_obj_end(w);
     jw_obj_end(w);
     return QN_OK;
