@@ -283,8 +283,8 @@ static void test_batch_fault(void **state)
 static void walk(struct rig *r, const char *point)
 {
     struct answer a;
-    int64_t hits = 1;
-    for (int64_t nth = 1; hits >= nth; nth++) {
+    int64_t hits = 0;
+    for (int64_t nth = 1; hits >= nth - 1; nth++) {
         struct qn_err err = {0};
         struct gen *g = NULL;
         struct gen_params p = greedy(30);

@@ -318,8 +318,8 @@ static void test_share_no_memory(void **state)
     struct rig r;
     struct answer a;
     rig_up(&r, (struct scripted_params){.fork = true}, (struct sched_params){.n_lane = 4});
-    int64_t hits = 1;
-    for (int64_t nth = 1; hits >= nth; nth++) {
+    int64_t hits = 0;
+    for (int64_t nth = 1; hits >= nth - 1; nth++) {
         struct gen *g[3] = {NULL};
         struct qn_err err;
         fault_arm("sched.alloc", nth);
