@@ -98,6 +98,7 @@ void openai_token_text(const struct tok *t, int32_t id, struct buf *out)
     struct buf raw = BUF_INIT;
     tok_bytes(t, id, &raw);
     utf8_sanitize(out, buf_str(&raw));
+    out->failed |= raw.failed;
     buf_free(&raw);
 }
 
@@ -118,6 +119,7 @@ static void token_members(struct jw *w, const struct tok *t, int32_t id, float l
     for (size_t i = 0; i < raw.n; i++)
         jw_i64(w, (unsigned char)raw.p[i]);
     jw_arr_end(w);
+    w->out->failed |= text.failed || raw.failed;
     buf_free(&text);
     buf_free(&raw);
 }
@@ -168,6 +170,7 @@ int64_t openai_offset_next(struct openai_offset *o, const struct tok *t, int32_t
     int64_t at = o->chars - (inside ? 1 : 0);
     for (size_t i = 0; i < raw.n; i++)
         o->chars += ((unsigned char)raw.p[i] & 0xC0) != 0x80;
+    o->failed |= raw.failed;
     buf_free(&raw);
     return at;
 }

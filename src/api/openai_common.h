@@ -29,6 +29,7 @@ void openai_chat_logprobs(struct jw *w, const struct tok *t, const struct sample
 /* Where each token of a choice begins in its text, counted in characters. Start with {0}. */
 struct openai_offset {
     int64_t chars;
+    bool failed; /* no memory: offsets are not known from here on */
 };
 /* The offset of token id; moves past it. Special tokens have no text. */
 int64_t openai_offset_next(struct openai_offset *o, const struct tok *t, int32_t id,

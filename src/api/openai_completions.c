@@ -158,6 +158,7 @@ static void legacy_tops(struct buf *out, const struct tok *t, const struct sampl
     for (int32_t k = 0; k < s->n_top; k++) {
         buf_clear(&text);
         openai_token_text(t, s->top[k].id, &text);
+        out->failed |= text.failed;
         if (k)
             buf_addc(out, ',');
         json_w_str(out, buf_str(&text));
@@ -184,6 +185,7 @@ static void legacy_add(struct legacy *l, const struct tok *t, const struct sampl
     }
     openai_token_text(t, s->id, &text);
     json_w_str(&l->tokens, buf_str(&text));
+    l->tokens.failed |= text.failed;
     buf_free(&text);
     if (first) {
         buf_addz(&l->logprobs, "null");
@@ -194,6 +196,7 @@ static void legacy_add(struct legacy *l, const struct tok *t, const struct sampl
         legacy_tops(&l->tops, t, s);
     }
     json_w_i64(&l->offsets, openai_offset_next(&l->at, t, s->id, in_prompt && !bos));
+    l->offsets.failed |= l->at.failed;
 }
 
 static void legacy_array(struct jw *w, const char *key, const struct buf *inside)

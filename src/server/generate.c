@@ -29,6 +29,7 @@ struct job {
     struct api_stream *stream;
     struct buf out;
     size_t sent;
+    bool last_words; /* what follows out when even an error event found no memory */
     bool over, http10, counted;
     struct hangup peer;
     const char *id; /* the HTTP request's */
@@ -115,6 +116,23 @@ static void next_event(struct job *j, int wait_ms, struct api_event *ev)
 /* ---- streams
  * ------------------------------------------------------------------------------------- */
 
+/* Memory ran out inside an event: the stream ends with an error behind the whole ones. Where there
+ * is none even for that, with words that every dialect's clients understand (stream_read). */
+static void stream_fails(struct job *j, size_t whole)
+{
+    struct api_event ev = {.kind = API_EV_ERROR};
+    api_refuse(&ev.err, 503, "no_memory", NULL, "not enough memory for this request now");
+    ev.err.request_id = j->id;
+    j->over = true;
+    j->out.n = whole;
+    j->out.failed = false;
+    j->req.dialect->stream_event(j->stream, &ev, &j->out);
+    if (!j->out.failed)
+        return;
+    j->out.n = whole;
+    j->last_words = true;
+}
+
 static bool stream_step(struct job *j)
 {
     struct api_event ev;
@@ -122,8 +140,11 @@ static bool stream_step(struct job *j)
     if (!client_here(j, ev.kind == API_EV_NONE))
         return false;
     while (ev.kind != API_EV_NONE) {
+        size_t whole = j->out.n;
         j->req.dialect->stream_event(j->stream, &ev, &j->out);
         j->over = ev.kind == API_EV_END || ev.kind == API_EV_ERROR;
+        if (j->out.failed)
+            stream_fails(j, whole);
         if (j->over || j->out.n > BATCH_BYTES)
             break;
         next_event(j, 0, &ev);
@@ -131,13 +152,24 @@ static bool stream_step(struct job *j)
     int64_t now = clock_us();
     if (j->out.n == 0 && now - j->wrote_us >= (int64_t)j->srv->p.keepalive_ms * 1000)
         sse_comment(&j->out, "keepalive %lld/%lld", (long long)j->n_done, (long long)j->n_total);
-    return !j->out.failed;
+    if (j->out.failed) /* a comment: can wait */
+        buf_clear(&j->out);
+    return true;
 }
 
 static ssize_t stream_read(void *cls, uint64_t pos, char *p, size_t max)
 {
+    static const char words[] =
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\","
+        "\"message\":\"not enough memory for this request now\",\"param\":null,\"code\":"
+        "\"no_memory\"}}\n\n";
     struct job *j = cls;
     while (j->sent == j->out.n) {
+        if (j->last_words && max >= sizeof words) {
+            j->last_words = false;
+            memcpy(p, words, sizeof words - 1);
+            return sizeof words - 1;
+        }
         if (j->over)
             return MHD_CONTENT_READER_END_OF_STREAM;
         buf_clear(&j->out);
@@ -159,11 +191,13 @@ static enum MHD_Result start_stream(struct http_req *rq)
     struct job *j = rq->job;
     j->stream = j->req.dialect->stream_begin(rq->srv->p.model, &j->req, &j->out);
     struct MHD_Response *resp =
-        j->stream
+        j->stream && !j->out.failed
             ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BATCH_BYTES, stream_read, j, NULL)
             : NULL;
-    if (!resp)
-        return MHD_NO;
+    if (!resp) {
+        job_free(rq);
+        return reply_no_memory(rq);
+    }
     j->wrote_us = clock_us();
     MHD_add_response_header(resp, "Content-Type", "text/event-stream; charset=utf-8");
     MHD_add_response_header(resp, "Cache-Control", "no-cache");
@@ -212,8 +246,10 @@ static enum MHD_Result whole(struct http_req *rq)
     struct api_answer a;
     struct api_error e = {0};
     struct buf body = BUF_INIT;
-    if (api_answer_init(&a, j->req.n_prompts * j->req.n) != QN_OK)
-        return MHD_NO;
+    if (api_answer_init(&a, j->req.n_prompts * j->req.n) != QN_OK) {
+        job_free(rq);
+        return reply_no_memory(rq);
+    }
     silence_limit(rq, false);
     bool done = collect(j, &a, &e);
     silence_limit(rq, true);
@@ -257,7 +293,7 @@ enum MHD_Result generate(struct http_req *rq)
     struct api_error e = {0};
     struct job *j = calloc(1, sizeof *j);
     if (!j)
-        return MHD_NO;
+        return reply_no_memory(rq);
     rq->job = j;
     rq->generated = true;
     j->srv = rq->srv;

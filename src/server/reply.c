@@ -57,11 +57,18 @@ static struct MHD_Response *response_of(struct buf *body, const char *type)
     return resp;
 }
 
+enum MHD_Result reply_no_memory(struct http_req *rq)
+{
+    struct api_error e;
+    api_refuse(&e, 503, "no_memory", NULL, "not enough memory for this request now");
+    return reply_error(rq, &e);
+}
+
 enum MHD_Result reply_whole(struct http_req *rq, int status, const char *type, struct buf *body)
 {
     struct MHD_Response *resp = response_of(body, type);
     if (!resp)
-        return MHD_NO;
+        return reply_no_memory(rq);
     reply_common_headers(rq, resp);
     return queue(rq, status, resp);
 }
@@ -73,11 +80,29 @@ static void error_body(const struct http_req *rq, const struct api_error *e, str
     route_shape(rq)->error(&own, out);
 }
 
-enum MHD_Result reply_error(struct http_req *rq, const struct api_error *e)
+/* What can be said without memory, in a shape that every dialect's clients understand. */
+static struct MHD_Response *last_words(struct api_error *e)
+{
+    static char text[] = "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":"
+                         "\"not enough memory for this request now; try again later\",\"param\":"
+                         "null,\"code\":\"no_memory\"}}";
+    struct MHD_Response *resp =
+        MHD_create_response_from_buffer(sizeof text - 1, text, MHD_RESPMEM_PERSISTENT);
+    *e = (struct api_error){.status = 503, .retry_after_s = 1};
+    if (resp)
+        MHD_add_response_header(resp, "Content-Type", "application/json");
+    return resp;
+}
+
+enum MHD_Result reply_error(struct http_req *rq, const struct api_error *given)
 {
     struct buf body = BUF_INIT;
-    error_body(rq, e, &body);
+    struct api_error plain, *e = &plain;
+    error_body(rq, given, &body);
     struct MHD_Response *resp = response_of(&body, NULL);
+    plain = *given;
+    if (!resp)
+        resp = last_words(&plain);
     if (!resp)
         return MHD_NO;
     reply_common_headers(rq, resp);

@@ -137,6 +137,7 @@ void cors_preflight_headers(const struct http_req *rq, struct MHD_Response *resp
 /* Takes *body. type: its Content-Type; NULL = JSON. */
 enum MHD_Result reply_whole(struct http_req *rq, int status, const char *type, struct buf *body);
 enum MHD_Result reply_error(struct http_req *rq, const struct api_error *e);
+enum MHD_Result reply_no_memory(struct http_req *rq); /* 503 */
 enum MHD_Result reply_preflight(struct http_req *rq);
 /* Writes a refusal to the socket at once, past libmicrohttpd, and ends the sending side. */
 void reply_raw(struct http_req *rq, const struct api_error *e);

@@ -4,6 +4,7 @@
  */
 #include "tmpl/tmpl_ast.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "tmpl/tmpl_parse.h"
@@ -54,6 +55,7 @@ enum qn_status tmpl_render(const struct tmpl *t, const struct json *vars,
         lim.steps = DEFAULT_STEPS;
     struct buf text = {.limit = lim.bytes};
     root.captured = true; /* lives as long as the rendering */
+    errno = 0;            /* see tv_error_oom */
     struct tenv e = {
         .t = t,
         .a = arena_create(lim.bytes),
@@ -82,6 +84,8 @@ enum qn_status tmpl_render(const struct tmpl *t, const struct json *vars,
         buf_add_str(out, buf_str(&text));
         s = buf_ok(out, "the rendered chat template", err);
     }
+    if (s != QN_OK && e.err->code == QN_NO_MEMORY)
+        s = QN_NO_MEMORY;
     buf_free(&text);
     arena_free(e.a);
     return s;

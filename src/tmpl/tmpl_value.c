@@ -4,6 +4,7 @@
  */
 #include "tmpl/tmpl_value.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -22,8 +23,13 @@ void tv_error(struct tenv *e, const char *fmt, ...)
     err_set(e->err, QN_BAD_INPUT, "template", "chat template: line %d: %s", e->line, text);
 }
 
+/* The rendering's own limit refuses without touching errno, which was 0 at its start. */
 void tv_error_oom(struct tenv *e)
 {
+    if (errno == ENOMEM) {
+        err_set(e->err, QN_NO_MEMORY, "template", "chat template: no memory");
+        return;
+    }
     tv_error(e, "the text and its intermediate values need more than %zu bytes", e->bytes_max);
 }
 

@@ -165,6 +165,7 @@ static void feed(struct detok *d, struct str s, struct buf *out)
         size_t wait = utf8_tail(s);
         utf8_sanitize(out, (struct str){s.p, s.n - wait});
         buf_add(&d->pend, s.p + s.n - wait, wait);
+        out->failed |= d->pend.failed;
         return;
     }
     buf_add_str(&d->pend, s);
@@ -192,6 +193,7 @@ void detok_push(struct detok *d, int32_t id, struct buf *out)
         struct buf b = BUF_INIT;
         tok_token_bytes(&t->steps.dec, tok_piece(t, id), true, &b, NULL);
         feed(d, buf_str(&b), out);
+        out->failed |= b.failed;
         buf_free(&b);
         return;
     }
@@ -206,6 +208,7 @@ static void flush(struct detok *d, struct buf *out)
         struct buf good = BUF_INIT;
         utf8_sanitize(&good, buf_str(&d->pend));
         emit(d, buf_str(&good), out);
+        out->failed |= good.failed || d->tail.failed;
         buf_free(&good);
     }
     buf_clear(&d->pend);

@@ -12,20 +12,14 @@
 
 #include "base/fault.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
+_Thread_local bool fault_exempt;
 
 static void *last[16];
 static int n_last;
 
 static bool strikes(const char *name, int error)
 {
-    if (!fault_point(name))
+    if (fault_exempt || !fault_point(name))
         return false;
     n_last = backtrace(last, 16);
     errno = error;
@@ -88,23 +82,23 @@ void *__wrap_mmap(void *p, size_t n, int prot, int flags, int fd, off_t off)
     return strikes("malloc", ENOMEM) ? MAP_FAILED : __real_mmap(p, n, prot, flags, fd, off);
 }
 
-#ifndef SANITIZED
+#if !SANITIZED
 /* These stand before the C library's for all callers, libmicrohttpd included. */
-ssize_t send(int fd, const void *p, size_t n, int flags)
+__attribute__((visibility("default"))) ssize_t send(int fd, const void *p, size_t n, int flags)
 {
     if (strikes("net", ECONNRESET))
         return -1;
     return syscall(SYS_sendto, fd, p, n, flags, NULL, 0);
 }
 
-ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
 {
     if (strikes("net", ECONNRESET))
         return -1;
     return syscall(SYS_sendmsg, fd, m, flags);
 }
 
-ssize_t recv(int fd, void *p, size_t n, int flags)
+__attribute__((visibility("default"))) ssize_t recv(int fd, void *p, size_t n, int flags)
 {
     if (strikes("net", ECONNRESET))
         return -1;

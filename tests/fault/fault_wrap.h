@@ -9,6 +9,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+/* No point while it is set: the calling thread is inside a test double. */
+extern _Thread_local bool fault_exempt;
+
 /* Where the last fault struck, for messages: return addresses, outermost last. */
 void fault_where(void);
 

@@ -28,6 +28,7 @@
 #include "server/server.h"
 
 #define REPLY_MAX 65536
+#define MUTE_MAX  3
 #define RETAINED  4096 /* bytes that all walks of a request together may keep */
 
 struct house {
@@ -52,6 +53,48 @@ struct reply {
     const char *body;
 };
 
+/* ---- the scripted model, whose own allocations are no points --------------------------------- */
+
+static const struct lm_ops *inner;
+
+static enum qn_status out_create(void *self, void **seq, struct qn_err *err)
+{
+    fault_exempt = true;
+    enum qn_status st = inner->seq_create(self, seq, err);
+    fault_exempt = false;
+    return st;
+}
+
+static enum qn_status out_step(void *self, struct qn_step_item *items, int32_t n,
+                               struct qn_err *err)
+{
+    fault_exempt = true;
+    enum qn_status st = inner->step(self, items, n, err);
+    fault_exempt = false;
+    return st;
+}
+
+static enum qn_status out_fork(void *self, void *seq, void **out, struct qn_err *err)
+{
+    fault_exempt = true;
+    enum qn_status st = inner->seq_fork(self, seq, out, err);
+    fault_exempt = false;
+    return st;
+}
+
+static struct lm exempt_lm(struct scripted *sc)
+{
+    static struct lm_ops ops;
+    struct lm lm = scripted_lm(sc);
+    inner = lm.ops;
+    ops = *inner;
+    ops.seq_create = out_create;
+    ops.step = out_step;
+    ops.seq_fork = out_fork;
+    lm.ops = &ops;
+    return lm;
+}
+
 /* ---- the house ------------------------------------------------------------------------------- */
 
 static void house_up(struct house *h, const char *folder)
@@ -73,7 +116,7 @@ static void house_up(struct house *h, const char *folder)
         lm = lm_of_engine(h->engine);
     } else {
         assert_int_equal(scripted_create(&sp, &h->sc, &err), QN_OK);
-        lm = scripted_lm(h->sc);
+        lm = exempt_lm(h->sc);
     }
     struct sched_params p = {.n_lane = 4, .chunk = 64, .kv_budget = 64 << 20};
     assert_int_equal(sched_create(&lm, h->tok, &p, &h->sched, &err), QN_OK);
@@ -168,11 +211,14 @@ enum verdict { WHOLE, REFUSED, CUT_WITH_ERROR, CUT, MUTE, N_VERDICT };
 /* The ids, times and numbers differ from one answer to the next: texts are compared. */
 static void texts_of(const struct reply *r, struct buf *out)
 {
-    static const char *const keys[] = {"\"content\":\"", "\"text\":\""};
+    static const char *const keys[] = {
+        "\"content\":\"",     "\"text\":\"",          "\"token\":\"",
+        "\"bytes\":[",        "\"text_offset\":[",    "\"tokens\":[",
+        "\"top_logprobs\":[", "\"finish_reason\":\"", "\"stop_reason\":\""};
     for (const char *p = r->body; *p; p++)
-        for (int k = 0; k < 2; k++)
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
             if (strncmp(p, keys[k], strlen(keys[k])) == 0)
-                for (const char *c = p + strlen(keys[k]); *c && *c != '"'; c++)
+                for (const char *c = p + strlen(keys[k]); *c && !strchr("\"]", *c); c++)
                     buf_addc(out, *c);
 }
 
@@ -197,8 +243,10 @@ static enum verdict judge(const struct ask *a, const struct reply *r, const stru
         return CUT;
     texts_of(r, &got);
     texts_of(good, &want);
-    if (strcmp(buf_z(&got), buf_z(&want)) != 0)
+    if (strcmp(buf_z(&got), buf_z(&want)) != 0) {
+        fault_where();
         fail_msg("another text: %s\ninstead of: %s", r->text, good->text);
+    }
     buf_free(&got);
     buf_free(&want);
     return WHOLE;
@@ -259,6 +307,12 @@ static void walk(struct house *h, const struct ask *a, const char *point)
         settle(h, threads);
     }
     assert_int_equal(judge(a, &good, &good), WHOLE);
+    for (int64_t i = 1; i < 60; i += 19) { /* what is made once, for the first failure */
+        fault_arm(point, i);
+        ask(h, a, &r);
+        settle(h, threads);
+        fault_disarm();
+    }
     int fds = entries("/proc/self/fd");
     size_t level = held();
     int64_t hits = 0, nth = 1;
@@ -279,12 +333,16 @@ static void walk(struct house *h, const struct ask *a, const char *point)
         assert_int_equal(entries("/proc/self/fd"), fds);
     }
     size_t now = held();
+    /* Without an answer only where no request was known yet: the connection, its thread. */
+    if (strcmp(point, "malloc") == 0 && (seen[MUTE] > MUTE_MAX || seen[CUT] > 0))
+        fail_msg("%s: %d times no answer, %d times only a part", a->path, seen[MUTE], seen[CUT]);
     print_message(
         "%s%s, %s: %lld points; whole %d, refused %d, ended by an error event %d, cut %d, "
         "mute %d; %+lld bytes held\n",
-        a->path, a->stream ? " streamed" : "", point, (long long)(nth - stride()), seen[WHOLE], seen[REFUSED],
-        seen[CUT_WITH_ERROR], seen[CUT], seen[MUTE], (long long)now - (long long)level);
-    if (now > level + RETAINED)
+        a->path, a->stream ? " streamed" : "", point, (long long)(nth - stride()), seen[WHOLE],
+        seen[REFUSED], seen[CUT_WITH_ERROR], seen[CUT], seen[MUTE],
+        (long long)now - (long long)level);
+    if (!SANITIZED && now > level + RETAINED)
         fail_msg("%zu bytes are still held", now - level);
 }
 
@@ -366,8 +424,18 @@ static void test_sampling(void **state)
     house_down(&h);
 }
 
-int main(void)
+/* Chunks that a thread's cache keeps count as held: without it the level is exact. */
+static void without_thread_caches(char **argv)
 {
+    if (getenv("GLIBC_TUNABLES"))
+        return;
+    setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 1);
+    execv("/proc/self/exe", argv);
+}
+
+int main(int argc, char **argv)
+{
+    without_thread_caches(argv);
     signal(SIGPIPE, SIG_IGN);
     mallopt(M_ARENA_MAX, 1);
     const struct CMUnitTest tests[] = {
