@@ -148,7 +148,7 @@ static void house_down(struct house *h)
     tok_free(h->tok);
 }
 
-/* ---- a client: read and write only, which are no fault points ----------------------------------- */
+/* ---- a client: read and write only, which are no fault points -------------------------------- */
 
 static void status_of(struct reply *r)
 {
@@ -181,7 +181,7 @@ static void ask(const struct house *h, const struct ask *a, struct reply *r)
     status_of(r);
 }
 
-/* ---- what may come back ------------------------------------------------------------------------- */
+/* ---- what may come back ---------------------------------------------------------------------- */
 
 /* An error object of the dialect; leaks nothing about the inside. */
 static bool error_shaped(const struct ask *a, struct str text)
@@ -252,7 +252,7 @@ static enum verdict judge(const struct ask *a, const struct reply *r, const stru
     return WHOLE;
 }
 
-/* ---- levels ------------------------------------------------------------------------------------- */
+/* ---- levels ---------------------------------------------------------------------------------- */
 
 static int entries(const char *folder)
 {
@@ -284,7 +284,7 @@ static size_t held(void)
     return m.uordblks + m.hblkhd;
 }
 
-/* ---- the walk ----------------------------------------------------------------------------------- */
+/* ---- the walk -------------------------------------------------------------------------------- */
 
 static const struct ask next_one = {
     .path = "/v1/completions",
