@@ -1,7 +1,7 @@
 /*
  * fault_wrap.h - every allocation of our own code as a fault point: the linker's --wrap sends
- * malloc and its like through fault_wrap.c, which asks fault_point("malloc") first. Of the libraries only
- * the socket calls are points ("net"), and not under a sanitizer, which has its own.
+ * malloc and its like through fault_wrap.c, which asks fault_point("malloc") first. Of the
+ * libraries only the socket calls are points ("net"), and not under a sanitizer, which has its own.
  */
 #ifndef TESTS_FAULT_WRAP_H
 #define TESTS_FAULT_WRAP_H

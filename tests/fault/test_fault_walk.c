@@ -1,7 +1,8 @@
 /*
  * test_fault_walk.c - every allocation, socket read and write, and sampling step of whole
- * requests fails in turn, in process, through real sockets: the request is answered in its dialect's shape or
- * its connection ends, memory and descriptors return to their level, and the next request is right.
+ * requests fails in turn, in process, through real sockets: the request is answered in its
+ * dialect's shape or its connection ends, memory and descriptors return to their level, and the
+ * next request is right.
  *
  * Two models: the scripted one, and a tiny llama on the engine (its KV memory and steps are points
  * as well). QUERN_FAULT_STRIDE=N walks every Nth point only.
