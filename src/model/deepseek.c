@@ -83,7 +83,7 @@ struct key {
 static enum qn_status read_keys(const struct json *c, const struct key *k, struct qn_err *err)
 {
     for (; k->name; k++)
-        if (k->min == 0 && json_type(json_get(c, k->name)) == JSON_NULL && json_get(c, k->name))
+        if (k->min == 0 && json_is_null(c, k->name))
             *k->out = 0;
         else
             QN_TRY(json_opt_i32(c, CFG, k->name, k->def, k->min, k->max, k->out, err));
@@ -163,6 +163,12 @@ static enum qn_status read_rope(struct model *m, const struct json *c, struct qn
 {
     struct deepseek *s = m->state;
     double all, factor;
+    bool pairs;
+    QN_TRY(json_opt_bool(c, CFG, "rope_interleave", true, &pairs, err));
+    if (!pairs)
+        QN_FAIL(err, QN_UNSUPPORTED, s->name,
+                "config.json: rope_interleave is false; this family is supported with pairs that "
+                "lie side by side");
     s->rope = (struct rope_params){.what = "config.json: rope_scaling",
                                    .dims = s->d_rope,
                                    .max_pos = m->n_ctx_max,
@@ -232,16 +238,22 @@ static enum qn_status v3_config(struct model *m, const struct json *c, struct qn
  * index_topk_freq layers behind the first few. */
 static enum qn_status is_full(const struct json *c, int32_t i, bool *full, struct qn_err *err)
 {
+    static const char what[] = "config.json: %s says \"" STR_FMT "\" of layer %d; known are %s";
     const struct json *types = json_get(c, "indexer_types");
     struct str pattern = json_str(json_get(c, "index_topk_pattern"));
     int32_t freq, offset;
     QN_TRY(json_opt_i32(c, CFG, "index_topk_freq", 1, 1, 1024, &freq, err));
     QN_TRY(json_opt_i32(c, CFG, "index_skip_topk_offset", 2, 0, 1024, &offset, err));
-    if (json_len(types) > (size_t)i)
-        *full = str_eqz(json_str(json_at(types, (size_t)i)), "full");
-    else if (pattern.n > (size_t)i)
-        *full = pattern.p[i] == 'F';
-    else
+    if (types || pattern.p) {
+        const char *key = types ? "indexer_types" : "index_topk_pattern";
+        struct str kind = types                   ? json_str(json_at(types, (size_t)i))
+                          : pattern.n > (size_t)i ? (struct str){pattern.p + i, 1}
+                                                  : STR_LIT("");
+        *full = str_eqz(kind, types ? "full" : "F");
+        if (!*full && !str_eqz(kind, types ? "shared" : "S"))
+            QN_FAIL(err, QN_UNSUPPORTED, "deepseek", what, key, STR_ARG(kind), i,
+                    types ? "full and shared" : "F and S");
+    } else
         *full = (i - offset + 1 > 0 ? i - offset + 1 : 0) % freq == 0;
     return QN_OK;
 }

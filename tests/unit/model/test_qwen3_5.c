@@ -4,6 +4,7 @@
  * say. The maths itself is test_parity.c's.
  */
 #include <string.h>
+#include <unistd.h>
 
 #include "../check.h"
 #include "base/file.h"
@@ -148,11 +149,28 @@ static void test_refused_configs(void **state)
          QN_BAD_INPUT},
         {"\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 0.05",
          "partial_rotary_factor", QN_UNSUPPORTED},
+        {"\"partial_rotary_factor\": 0.25", "\"partial_rotary_factor\": 2", "partial_rotary_factor",
+         QN_BAD_INPUT},
+        {"\"rope_type\": \"default\"", "\"rope_type\": \"spiral\"", "\"spiral\"", QN_UNSUPPORTED},
+        {"\"attn_output_gate\": true", "\"hidden_act\": \"gelu\"", "hidden_act \"gelu\"",
+         QN_UNSUPPORTED},
+        {"\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5", "4 entries for 5 layers",
+         QN_BAD_INPUT},
+        {"\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 9", "8 experts, 9 of them",
+         QN_UNSUPPORTED},
+        {"\"num_experts\": 8", "\"num_experts\": 7", "mlp.gate", QN_BAD_INPUT},
+        {"\"num_experts_per_tok\": 2", "\"x\": 2", "num_experts_per_tok", QN_BAD_INPUT},
+        {"\"linear_value_head_dim\": 64", "\"linear_value_head_dim\": 32", "in_proj_qkv",
+         QN_BAD_INPUT},
+        {"\"linear_conv_kernel_dim\": 4", "\"linear_conv_kernel_dim\": 3", "conv1d.weight",
+         QN_BAD_INPUT},
         {"\"shared_expert_intermediate_size\": 64", "\"x\": 64", "shared_expert_intermediate_size",
          QN_BAD_INPUT},
     };
-    char *dir = check_tmp_dir();
+    char *dir = check_tmp_dir(), weights[600];
     struct qn_err err;
+    snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+    assert_int_equal(symlink(GOLDEN_DIR "/tiny/qwen3_5-moe-q4/model.safetensors", weights), 0);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct qn_engine *e = NULL;
         struct qn_engine_params p = {.model_dir = dir, .n_thread = 1, .weights_only = true};
