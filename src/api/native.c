@@ -223,6 +223,28 @@ static void stats_memory(struct jw *w, const struct api_model *m, const struct s
     jw_obj_end(w);
 }
 
+/* The rows of a step, and what may be asked of the server. */
+static void stats_batch(struct jw *w, const struct api_model *m, const struct sched_stats *s)
+{
+    jw_key(w, "batch");
+    jw_obj(w);
+    jw_ki64(w, "configured", s->n_lane);
+    jw_kstrz(w, "mode", s->n_lane > 1 ? "batch" : "serial");
+    jw_ki64(w, "active_rows", s->running);
+    jw_ki64(w, "pending_rows", s->waiting);
+    jw_ki64(w, "submitted_rows", s->submitted);
+    jw_ki64(w, "kv_bytes", s->kv_planned);
+    jw_ki64(w, "kv_budget_bytes", s->kv_budget);
+    jw_obj_end(w);
+    jw_key(w, "admission");
+    jw_obj(w);
+    jw_ki64(w, "max_safe_context", m->n_ctx);
+    jw_ki64(w, "usable_bytes", s->kv_budget);
+    if (m->info)
+        jw_ki64(w, "weights_bytes", m->info->weight_bytes);
+    jw_obj_end(w);
+}
+
 static void stats_responses(struct jw *w, const struct resp_store_stats *s)
 {
     jw_key(w, "response_store");
@@ -243,6 +265,7 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
     stats_server(&w, m, srv);
     stats_requests(&w, s);
     stats_memory(&w, m, s, srv);
+    stats_batch(&w, m, s);
     stats_responses(&w, &srv->responses);
     jw_obj_end(&w);
 }

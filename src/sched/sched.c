@@ -80,7 +80,7 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for the scheduler");
     s->lm = *lm;
     s->tok = tok;
-    s->n_lane = n_lane;
+    s->n_lane = s->stats.n_lane = n_lane;
     s->queue_max = p->queue_max ? p->queue_max : 64;
     s->chunk = p->chunk && p->chunk < lm->max_rows ? p->chunk : lm->max_rows;
     s->paced = p->chunk == 0;

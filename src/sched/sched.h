@@ -160,7 +160,7 @@ void gen_cancel(struct gen *g);
 void gen_free(struct gen *g);
 
 struct sched_stats {
-    int32_t running, waiting;
+    int32_t running, waiting, n_lane;
     /* submitted = finished + failed + cancelled + running + waiting; rejected ones (QN_BUSY,
      * QN_BAD_INPUT) are apart. */
     int64_t submitted, finished, failed, cancelled, rejected;

@@ -195,3 +195,8 @@ def test_stats(start):
     assert s["server"]["context_window"] == 2048 and s["server"]["http_requests"] == 2
     assert s["requests"]["finished"] == 1 and s["tokens"]["completion"] == 4
     assert s["memory"]["resident_bytes"] > 1e6
+    assert s["batch"]["configured"] == 4 and s["batch"]["mode"] == "batch"
+    assert s["batch"]["active_rows"] == 0 and s["batch"]["submitted_rows"] == 1
+    assert s["admission"]["max_safe_context"] == 2048
+    assert s["response_store"]["entries"] == 0
+    assert start("--lanes", 1).stats()["batch"]["mode"] == "serial"
