@@ -6,6 +6,7 @@
 #include "api/anthropic.h"
 
 #include "api/api_fields.h"
+#include "api/api_format.h"
 #include "api/openai_messages.h"
 #include "api/turns.h"
 
@@ -461,9 +462,6 @@ static enum qn_status write_format(struct jw *w, const struct json *o, struct ap
     if (json_type(json_get(f, "schema")) != JSON_OBJ)
         return api_refuse(e, 400, "invalid_value", name, "%s.schema: expected a JSON schema object",
                           name);
-    if (!w->out->failed) /* enforced output is not there yet */
-        return api_refuse(e, 400, "unsupported_parameter", name,
-                          "%s is not supported by this server", name);
     jw_key(w, "response_format");
     jw_obj(w);
     jw_kstrz(w, "type", "json_schema");
@@ -515,6 +513,7 @@ static enum qn_status shaped(const struct api_model *m, struct api_request *r, s
     turns_free(&s.t);
     QN_TRY(st);
     QN_TRY(openai_check_tools(r->shaped, r, e));
+    QN_TRY(fields_format_as("output_config.format.schema", r->shaped, r, e));
     r->split_reasoning = true;
     return openai_chat_request(m, r->shaped, r, e);
 }

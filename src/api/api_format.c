@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "api/api_fields.h"
+#include "api/outparse.h"
 #include "sched/gram_store.h"
 
 #define TEXT_BYTES_MAX (4 << 20) /* of a schema given as text */
@@ -156,6 +157,14 @@ enum qn_status fields_format(const struct json *o, struct api_request *r, struct
     return QN_OK;
 }
 
+enum qn_status fields_format_as(const char *param, const struct json *o, struct api_request *r,
+                                struct api_error *e)
+{
+    QN_TRY(response_format(o, r, e));
+    snprintf(r->format.param, sizeof r->format.param, "%s", param);
+    return QN_OK;
+}
+
 /* ---- compiling ------------------------------------------------------------------------------- */
 
 static enum qn_status refuse_fault(const char *param, const struct gram_fault *f,
@@ -169,29 +178,36 @@ static enum qn_status refuse_fault(const char *param, const struct gram_fault *f
                       f->where, err->msg);
 }
 
-/* The last place of a text; SIZE_MAX = nowhere. */
-static size_t last_of(struct str hay, struct str needle)
+/* A marker without the bytes that tell a token from its text. */
+static struct str bare(const char *marker)
 {
-    size_t at = (size_t)-1, next = 0;
-    while ((next = str_find(hay, needle, next)) != (size_t)-1)
-        at = next++;
-    return at;
+    struct str s = str_of(marker);
+    if (s.n > 2 && (unsigned char)s.p[0] == 0xFE)
+        s = (struct str){s.p + 1, s.n - 2};
+    return s;
 }
 
-/* A prompt that ends inside <think> goes on with thinking; a model that has these marks as tokens
- * may begin with them itself, unless the prompt shows that it shall not. */
+/* What is written before the answer proper is free: reasoning that the prompt has opened, or that
+ * the model may open with a token of its own; with channels, everything before the last one. */
 static void think_first(const struct api_model *m, const struct api_request *r, struct gram_spec *s)
 {
-    struct str open = STR_LIT("<think>"), close = STR_LIT("</think>");
-    struct str prompt = {r->chat_prompt.p, r->chat_prompt.n};
-    if (!r->chat || s->after.n)
+    const struct out_syntax *syn = m->syntax;
+    if (!r->chat || !syn || s->after.n)
         return;
-    size_t from = last_of(prompt, open), to = last_of(prompt, close);
-    bool inside = from != (size_t)-1 && (to == (size_t)-1 || to < from);
-    bool over = to != (size_t)-1 && prompt.n - to < close.n + 8; /* opened and closed just now */
-    if (inside)
+    if (syn->calls && syn->calls->channels) {
+        s->after = STR_LIT("<|channel|>final<|message|>");
+        return;
+    }
+    if (!syn->think || !syn->think->open)
+        return;
+    struct str open = bare(syn->think->open), close = bare(syn->think->close);
+    struct str prompt = {r->chat_prompt.p, r->chat_prompt.n};
+    while (prompt.n && strchr(" \n\r\t", prompt.p[prompt.n - 1]))
+        prompt.n--;
+    if (outparse_begins_inside(m, r)) {
         s->after = close;
-    else if (!over && tok_id(m->tok, open) >= 0 && tok_id(m->tok, close) >= 0) {
+    } else if (!str_ends(prompt, close) && r->thinking != API_THINKING_OFF &&
+               tok_id(m->tok, open) >= 0) {
         s->after = close;
         s->open = open;
     }

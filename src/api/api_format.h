@@ -13,6 +13,10 @@
  * something. */
 enum qn_status fields_format(const struct json *o, struct api_request *r, struct api_error *e);
 
+/* Another dialect's format, rewritten as response_format; `param` is its name there. */
+enum qn_status fields_format_as(const char *param, const struct json *o, struct api_request *r,
+                                struct api_error *e);
+
 /* Compiles r->format, where there is one, into r->grammar; called once the prompt is rendered. A
  * fault is a 400 whose param ends with the keyword. */
 enum qn_status api_format_compile(const struct api_model *m, struct api_request *r,

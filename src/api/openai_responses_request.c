@@ -6,6 +6,7 @@
 #include "api/openai_responses.h"
 
 #include "api/api_fields.h"
+#include "api/api_format.h"
 #include "api/openai_messages.h"
 #include "api/resp_store.h"
 #include "api/turns.h"
@@ -382,9 +383,6 @@ static enum qn_status write_format(struct jw *w, const struct json *o, struct ap
                          "text, json_object or json_schema");
     if (schema && json_type(json_get(f, "schema")) != JSON_OBJ)
         return field_bad(e, "text.format.schema", json_get(f, "schema"), "a JSON schema object");
-    if (!w->out->failed) /* enforced output is not there yet */
-        return api_refuse(e, 400, "unsupported_parameter", "text.format",
-                          "text.format is not supported by this server");
     jw_key(w, "response_format");
     jw_obj(w);
     jw_kstr(w, "type", json_str(json_get(f, "type")));
@@ -486,6 +484,7 @@ enum qn_status responses_parse(const struct api_model *m, struct api_request *r,
     buf_free(&s.system);
     QN_TRY(st);
     QN_TRY(openai_check_tools(r->shaped, r, e));
+    QN_TRY(fields_format_as("text.format.schema", r->shaped, r, e));
     r->split_reasoning = true;
     return openai_chat_request(m, r->shaped, r, e);
 }

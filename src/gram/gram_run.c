@@ -65,6 +65,14 @@ static int32_t root_of(struct gb *b, const struct gram_spec *s)
     return X_NONE;
 }
 
+/* A text as it is, or as the one control token of that name. */
+static int32_t marked(struct gb *b, struct str s)
+{
+    char mark = (char)SPECIAL_BYTE;
+    int32_t text = x_lit(b, s);
+    return X_ALT(b, text, X_SEQ(b, x_lit(b, (struct str){&mark, 1}), text));
+}
+
 /* Thinking before the answer. */
 static int32_t after(struct gb *b, const struct gram_spec *s, int32_t x)
 {
@@ -78,7 +86,7 @@ static int32_t after(struct gb *b, const struct gram_spec *s, int32_t x)
     int32_t thought = X_SEQ(b, x_search(b, s->after, SEARCH_FREE), space, x);
     if (s->open.n == 0)
         return thought;
-    return X_ALT(b, x, X_SEQ(b, x_markup(b, s->open), thought));
+    return X_ALT(b, x, X_SEQ(b, marked(b, s->open), thought));
 }
 
 /* Says why nothing can be said, before anyone waits for a token. */
