@@ -84,6 +84,17 @@ static enum qn_status read_kv(struct inspect_facts *f, const struct json *c, str
     else if (f->kv_heads > 0 && f->head_dim > 0 &&
              __builtin_mul_overflow((int64_t)f->kv_heads * 4, f->head_dim, &f->kv_layer_bytes))
         f->kv_layer_bytes = -1;
+    f->kv_full_bytes = f->kv_layer_bytes;
+    if (json_has(c, "global_head_dim")) { /* full layers have heads of their own size */
+        int32_t d, heads;
+        bool equal;
+        QN_TRY(json_opt_i32(c, WHAT, "global_head_dim", 0, 0, 1 << 16, &d, err));
+        QN_TRY(json_opt_bool(c, WHAT, "attention_k_eq_v", false, &equal, err));
+        QN_TRY(json_opt_i32(c, WHAT, "num_global_key_value_heads", f->kv_heads, 0, 1 << 16, &heads,
+                            err));
+        if (d > 0 && f->kv_heads > 0 && f->kv_heads <= 1 << 16)
+            f->kv_full_bytes = (int64_t)(equal ? heads : f->kv_heads) * 4 * d;
+    }
     const struct json *types = json_get(c, "layer_types");
     if (json_type(types) == JSON_ARR && f->layers > 0) {
         f->kv_layers = 0;
@@ -103,7 +114,7 @@ int64_t inspect_kv_bytes(const struct inspect_facts *f, int64_t n)
     if (f->kv_layer_bytes < 0 || f->kv_layers < 0 || n < 0)
         return -1;
     int64_t near = n < f->window ? n : f->window, full, sliding, sum;
-    if (__builtin_mul_overflow(f->kv_layer_bytes * (f->kv_layers - f->sliding_layers), n, &full) ||
+    if (__builtin_mul_overflow(f->kv_full_bytes * (f->kv_layers - f->sliding_layers), n, &full) ||
         __builtin_mul_overflow(f->kv_layer_bytes * f->sliding_layers, near, &sliding) ||
         __builtin_add_overflow(full, sliding, &sum))
         return -1;

@@ -20,6 +20,7 @@ struct inspect_facts {
     int32_t sliding_layers;        /* of `kv_layers` */
     int32_t kv_layers;             /* layers that keep keys and values for each token */
     int64_t kv_layer_bytes; /* bytes per token in one of those layers, bfloat16; -1 unknown */
+    int64_t kv_full_bytes;  /* the same in one without a window */
     int64_t eos[EOS_MAX];
     int n_eos;
     bool has_tokenizer;
