@@ -18,7 +18,7 @@
 struct args {
     const char *tokenizer, *tool_parser, *reasoning_field;
     enum api_thinking thinking;
-    int n_ctx, lanes, queue, drain_ms, keepalive_ms, max_connections, idle_s, read_s, load_ms;
+    int n_ctx, lanes, queue, drain_ms, keepalive_ms, max_connections, idle_s, read_s, loads;
     int64_t max_body;
     const char *keys[8], *cors[8];
     int n_keys, n_cors;
@@ -59,8 +59,8 @@ static bool read_args(int argc, char **argv, struct args *a)
             a->idle_s = atoi(v);
         else if (!strcmp(k, "--read"))
             a->read_s = atoi(v);
-        else if (!strcmp(k, "--load")) /* HTTP is up that long before the model is */
-            a->load_ms = atoi(v);
+        else if (!strcmp(k, "--load")) /* 1: the model is there after SIGUSR1, HTTP before it */
+            a->loads = atoi(v);
         else if (!strcmp(k, "--max-body"))
             a->max_body = atoll(v);
         else if (!strcmp(k, "--key") && a->n_keys < 7)
@@ -82,6 +82,15 @@ static void serve_until_signal(struct server *s, const sigset_t *set, int drain_
     while (!server_drain(s, 0) && clock_us() < until)
         if (sigtimedwait(set, NULL, &slice) > 0)
             server_hurry(s);
+}
+
+static void wait_loaded(void)
+{
+    int sig;
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigwait(&usr1, &sig);
 }
 
 static int run(const struct args *a, const sigset_t *set)
@@ -117,8 +126,8 @@ static int run(const struct args *a, const sigset_t *set)
                           .grams = gram_store_create(tok, n_vocab),
                           .created = clock_unix()};
     api_model_fingerprint(&m);
-    struct server_params p = {.model = a->load_ms ? NULL : &m,
-                              .sched = a->load_ms ? NULL : sched,
+    struct server_params p = {.model = a->loads ? NULL : &m,
+                              .sched = a->loads ? NULL : sched,
                               .api_keys = a->n_keys ? a->keys : NULL,
                               .cors = a->n_cors ? a->cors : NULL,
                               .access_log = true,
@@ -131,8 +140,8 @@ static int run(const struct args *a, const sigset_t *set)
         return usage(err.msg);
     printf("%s\n", server_url(srv));
     fflush(stdout);
-    if (a->load_ms) {
-        usleep((useconds_t)a->load_ms * 1000);
+    if (a->loads) {
+        wait_loaded();
         server_ready(srv, &m, sched);
     }
     serve_until_signal(srv, set, a->drain_ms);
@@ -156,6 +165,10 @@ int main(int argc, char **argv)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &usr1, NULL);
     log_setup(STDERR_FILENO, LOG_DEBUG, false);
     return run(&a, &set);
 }

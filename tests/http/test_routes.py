@@ -1,5 +1,6 @@
 """Routes that generate nothing: metrics, stats, health while loading, tokens, templates."""
 
+import signal
 import threading
 import time
 
@@ -134,7 +135,7 @@ def test_scrapes_while_counting(server):
 
 
 def test_http_answers_while_the_model_loads(start):
-    srv = start("--load", 1500)
+    srv = start("--load", 1)
     r = request(srv, "GET", "/health")
     assert r.status == 503 and r.json() == {"status": "loading model"}
     for method, path, body in (("GET", "/v1/models", None), ("GET", "/stats", None),
@@ -146,6 +147,7 @@ def test_http_answers_while_the_model_loads(start):
     assert request(srv, "GET", "/nope").status == 404
     m = scrape(srv)
     assert m.get("quern_model_ready") == 0
+    srv.proc.send_signal(signal.SIGUSR1)
     until(lambda: request(srv, "GET", "/health").status == 200)
     assert request(srv, "GET", "/health").body == b'{"status": "ok"}'
     assert post(srv, "/v1/chat/completions", chat_body(say("x"))).status == 200
