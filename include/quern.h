@@ -151,8 +151,9 @@ QN_API int64_t qn_seq_bytes_held(const struct qn_seq *s);
 QN_API int64_t qn_kv_bytes_used(const struct qn_engine *e);
 /* Bytes kept for reuse beside those. Any thread. */
 QN_API int64_t qn_kv_bytes_free(const struct qn_engine *e);
-/* The most bytes of activations and work memory that a step touches. Any thread. */
-QN_API int64_t qn_transient_bytes(const struct qn_engine *e);
+/* The most bytes of activations and work memory that steps touch which want at most n_logits rows
+ * of logits. Any thread. */
+QN_API int64_t qn_transient_bytes(const struct qn_engine *e, int32_t n_logits);
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 

@@ -404,9 +404,12 @@ int64_t qn_kv_bytes_free(const struct qn_engine *e)
     return kv_bytes_free(e->ex);
 }
 
-int64_t qn_transient_bytes(const struct qn_engine *e)
+int64_t qn_transient_bytes(const struct qn_engine *e, int32_t n_logits)
 {
-    return exec_transient_bytes(e->ex) + (e->draft.ex ? exec_transient_bytes(e->draft.ex) : 0);
+    int64_t idle = n_logits < 0 ? MAX_ROWS : n_logits < MAX_ROWS ? MAX_ROWS - n_logits : 0;
+    int64_t logits = e->info.n_vocab * (int64_t)sizeof(float); /* of one row */
+    int64_t bytes = exec_transient_bytes(e->ex) - idle * logits;
+    return bytes + (e->draft.ex ? exec_transient_bytes(e->draft.ex) : 0);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------

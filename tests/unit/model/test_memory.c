@@ -223,8 +223,9 @@ static void wander(const char *name)
 static void test_same_bits(void **state)
 {
     static const char *const names[] = {
-        "gemma3_text-q4", "gpt_oss-mxfp4-experts", "llama-swa-q4",         "llama-mixed",
-        "qwen3_5-moe-q4", "qwen3_next-q4",         "glm_moe_dsa-shared-q4"};
+        "gemma3_text-q4",        "gpt_oss-mxfp4-experts", "llama-swa-q4",
+        "llama-mixed",           "qwen3_5-moe-q4",        "qwen3_next-q4",
+        "glm_moe_dsa-shared-q4", "gemma4-ple-q4",         "gemma4-experts-q4"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         wander(names[i]);
 }
@@ -304,7 +305,8 @@ static void test_budget(void **state)
     int32_t ids[200] = {0};
     CHECK_OK(qn_engine_open(&p, &e, &err), err);
     p.kv_budget_bytes = qn_seq_bytes(e, 200);
-    assert_true(qn_transient_bytes(e) > 0);
+    assert_int_equal(qn_transient_bytes(e, 7) - qn_transient_bytes(e, 0), 7 * 512 * 4);
+    assert_true(qn_transient_bytes(e, 0) > 0);
     qn_engine_free(e);
     CHECK_OK(qn_engine_open(&p, &e, &err), err);
     CHECK_OK(qn_seq_create(e, &a, &err), err);
