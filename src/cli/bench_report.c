@@ -57,7 +57,16 @@ static void percent(char out[16], double share)
 
 static void test_name(char out[32], const struct bench_row *w)
 {
-    snprintf(out, 32, "%s %d", w->decode ? "decode" : "prefill", w->n);
+    int n = snprintf(out, 32, "%s %d", w->decode ? "decode" : "prefill", w->n);
+    if (w->batch > 1)
+        snprintf(out + n, 32 - (size_t)n, " x%d", w->batch);
+}
+
+/* Of one decode step; negative = not meant. */
+static double step_ms(const struct bench_row *w)
+{
+    double rate = bench_stats_of(w->samples, w->n_sample).median;
+    return w->decode && rate > 0 ? 1000.0 * (w->batch > 1 ? w->batch : 1) / rate : -1;
 }
 
 static void facts(const struct bench_report *r, struct buf *out, const char *bullet)
@@ -107,22 +116,25 @@ static void footnote(const struct bench_report *r, struct buf *out)
 static void write_rows(const struct bench_report *r, bool markdown, struct buf *out)
 {
     if (markdown)
-        buf_addz(out, "\n| threads | test | depth | tokens/s | min | max | MAD | of bandwidth | of "
-                      "peak |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|\n");
+        buf_addz(out,
+                 "\n| threads | test | depth | tokens/s | min | max | MAD | ms/step | of "
+                 "bandwidth | of peak |\n|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
     else
-        buf_addf(out, "\n%7s  %-13s %6s %10s %10s %10s %8s %9s %8s\n", "threads", "test", "depth",
-                 "tokens/s", "min", "max", "MAD", "bandwidth", "peak");
+        buf_addf(out, "\n%7s  %-14s %6s %10s %10s %10s %8s %7s %9s %8s\n", "threads", "test",
+                 "depth", "tokens/s", "min", "max", "MAD", "ms/step", "bandwidth", "peak");
     for (int i = 0; i < r->n_row; i++) {
         const struct bench_row *w = &r->rows[i];
         struct bench_stats s = bench_stats_of(w->samples, w->n_sample);
-        char name[32], bw[16], pk[16];
+        char name[32], ms[16] = "-", bw[16], pk[16];
         test_name(name, w);
         percent(bw, share_of_read(r, w));
         percent(pk, share_of_peak(r, w));
+        if (step_ms(w) >= 0)
+            snprintf(ms, sizeof ms, "%.2f", step_ms(w));
         buf_addf(out,
-                 markdown ? "| %d | %s | %d | %.2f | %.2f | %.2f | %.2f | %s | %s |\n"
-                          : "%7d  %-13s %6d %10.2f %10.2f %10.2f %8.2f %9s %8s\n",
-                 w->threads, name, w->depth, s.median, s.min, s.max, s.mad, bw, pk);
+                 markdown ? "| %d | %s | %d | %.2f | %.2f | %.2f | %.2f | %s | %s | %s |\n"
+                          : "%7d  %-14s %6d %10.2f %10.2f %10.2f %8.2f %7s %9s %8s\n",
+                 w->threads, name, w->depth, s.median, s.min, s.max, s.mad, ms, bw, pk);
     }
 }
 
@@ -198,6 +210,10 @@ static void row_json(struct jw *w, const struct bench_report *r, const struct be
     jw_ki64(w, "tokens", row->n);
     jw_ki64(w, "depth", row->depth);
     jw_ki64(w, "threads", row->threads);
+    if (row->decode) {
+        jw_ki64(w, "batch", row->batch > 1 ? row->batch : 1);
+        jw_kreal(w, "step_ms", step_ms(row));
+    }
     stats_json(w, "tok_s", row->samples, row->n_sample);
     reals_json(w, "samples", row->samples, row->n_sample);
     if (row->decode)

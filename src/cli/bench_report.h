@@ -14,6 +14,7 @@ struct bench_row {
     int32_t n;     /* tokens of the test */
     int32_t depth; /* tokens already in the sequence */
     int32_t threads;
+    int32_t batch; /* sequences that a decode step continues; 0 and 1 = one */
     int n_sample;
     double *samples;        /* tokens per second, in the order of the rounds */
     double bytes_per_token; /* weights and KV that decoding one token reads; 0 for prefill */

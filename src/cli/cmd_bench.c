@@ -21,10 +21,11 @@
 #define TEST_TOKENS_MAX 1048576
 #define WARM_DECODE     8 /* decoded tokens of the warm-up round */
 #define IDS_SEED        20240601
+enum { BATCH_MAX = 64 };
 
 struct bench_opts {
     const char *model, *out, *isa;
-    struct cli_ints prefill, decode, depth, threads;
+    struct cli_ints prefill, decode, depth, threads, batch;
     int64_t repeat;
     int format, arith;
 };
@@ -61,6 +62,16 @@ static const struct cli_opt bench_opts[] = {
      .def = "0",
      .help = "Tokens that are in the sequence before a test begins.",
      .off = CLI_AT_INTS(struct bench_opts, depth)},
+    {.name = "batch",
+     .short_name = 'b',
+     .type = CLI_INTS,
+     .arg = "N,N...",
+     .min = 1,
+     .max = BATCH_MAX,
+     .def = "1",
+     .help = "Sequences that take every decode step together, as a server's do; tokens/s is all of "
+             "theirs.",
+     .off = CLI_AT_INTS(struct bench_opts, batch)},
     {.name = "threads",
      .short_name = 't',
      .type = CLI_INTS,
@@ -111,11 +122,11 @@ static const struct cli_opt bench_opts[] = {
     {.type = CLI_END},
 };
 
-/* An engine of one thread count with one sequence that is cut back after each test. */
+/* An engine of one thread count with sequences that are cut back after each test. */
 struct rig {
     struct qn_engine *e;
-    struct qn_seq *seq;
-    int32_t threads;
+    struct qn_seq *seq[BATCH_MAX];
+    int32_t n_seq, threads;
 };
 
 struct bench {
@@ -124,7 +135,8 @@ struct bench {
     int n_rig;
     int32_t *ids; /* [n_ids] tokens every test takes from the front */
     int32_t n_ids;
-    float *logits; /* [n_vocab] */
+    float *logits; /* [n_seq][n_vocab] */
+    int32_t n_seq; /* the largest batch */
     struct roof *roof;
     struct bench_report rep;
     struct progress line;
@@ -141,16 +153,17 @@ static int32_t max_of(const struct cli_ints *v)
 
 /* ---- one measurement ------------------------------------------------------------------------ */
 
-/* Appends ids[0..n) in steps of the engine's size; the logits of the last token when wanted. */
-static enum qn_status feed(struct bench *b, struct rig *r, int32_t from, int32_t n, bool logits,
-                           struct qn_err *err)
+/* Appends ids[from, from+n) to a sequence in steps of the engine's size; the logits of the last
+ * token when wanted. */
+static enum qn_status feed(struct bench *b, struct rig *r, int q, int32_t from, int32_t n,
+                           bool logits, struct qn_err *err)
 {
     int32_t most = qn_step_max_rows(r->e);
     for (int32_t at = 0; at < n;) {
         int32_t k = n - at < most ? n - at : most;
         bool last = at + k == n;
         struct qn_step_item item = {
-            .seq = r->seq,
+            .seq = r->seq[q],
             .ids = b->ids + from + at,
             .n_ids = k,
             .n_logits = last && logits,
@@ -162,45 +175,65 @@ static enum qn_status feed(struct bench *b, struct rig *r, int32_t from, int32_t
     return QN_OK;
 }
 
-/* Brings the sequence to exactly depth tokens; families that cannot cut start afresh. */
-static enum qn_status to_depth(struct bench *b, struct rig *r, int32_t depth, struct qn_err *err)
+/* One decode step: token ids[at] after each of the first n sequences. */
+static enum qn_status step(struct bench *b, struct rig *r, int32_t n, int32_t at,
+                           struct qn_err *err)
 {
-    int32_t len = qn_seq_len(r->seq);
+    struct qn_step_item items[BATCH_MAX];
+    for (int32_t q = 0; q < n; q++)
+        items[q] = (struct qn_step_item){
+            .seq = r->seq[q],
+            .ids = b->ids + at,
+            .n_ids = 1,
+            .n_logits = 1,
+            .logits = b->logits + (size_t)q * (size_t)b->rep.info->n_vocab,
+        };
+    return qn_engine_step(r->e, items, n, err);
+}
+
+/* Brings a sequence to exactly depth tokens; families that cannot cut start afresh. */
+static enum qn_status to_depth(struct bench *b, struct rig *r, int q, int32_t depth,
+                               struct qn_err *err)
+{
+    int32_t len = qn_seq_len(r->seq[q]);
     if (len > depth) {
-        enum qn_status st = qn_seq_truncate(r->seq, depth, err);
+        enum qn_status st = qn_seq_truncate(r->seq[q], depth, err);
         if (st != QN_OK && st != QN_UNSUPPORTED)
             return st;
         if (st == QN_UNSUPPORTED) {
-            qn_seq_free(r->seq);
-            r->seq = NULL;
-            QN_TRY(qn_seq_create(r->e, &r->seq, err));
+            qn_seq_free(r->seq[q]);
+            r->seq[q] = NULL;
+            QN_TRY(qn_seq_create(r->e, &r->seq[q], err));
         }
-        len = qn_seq_len(r->seq);
+        len = qn_seq_len(r->seq[q]);
     }
-    return feed(b, r, len, depth - len, false, err);
+    return feed(b, r, q, len, depth - len, false, err);
 }
 
 static enum qn_status measure(struct bench *b, const struct bench_row *w, struct rig *r, bool warm,
                               double *rate, struct qn_err *err)
 {
     int32_t n = warm && w->decode && w->n > WARM_DECODE ? WARM_DECODE : w->n;
-    QN_TRY(to_depth(b, r, w->depth, err));
+    for (int32_t q = 0; q < w->batch; q++)
+        QN_TRY(to_depth(b, r, q, w->depth, err));
     int64_t t0 = clock_ns();
     if (!w->decode) {
-        QN_TRY(feed(b, r, w->depth, n, true, err));
+        QN_TRY(feed(b, r, 0, w->depth, n, true, err));
     } else {
         for (int32_t i = 0; i < n; i++)
-            QN_TRY(feed(b, r, w->depth + i, 1, true, err));
+            QN_TRY(step(b, r, w->batch, w->depth + i, err));
     }
-    *rate = n / ((double)(clock_ns() - t0) / 1e9);
+    *rate = (double)n * w->batch / ((double)(clock_ns() - t0) / 1e9);
     return QN_OK;
 }
 
-/* A configuration's part of the whole work, for the progress line: a decoded token takes about as
- * long as several prompt tokens. */
-static double work_of(const struct bench_row *w)
+/* A configuration's part of the whole work, for the progress line: a decode step takes about as
+ * long as several prompt tokens, and another sequence in it as one. */
+static double work_of(const struct bench_row *w, bool warm)
 {
-    return w->decode ? 8.0 * w->n : (double)w->n;
+    if (!w->decode)
+        return w->n;
+    return (7.0 + w->batch) * (warm && w->n > WARM_DECODE ? WARM_DECODE : w->n);
 }
 
 static enum qn_status run_round(struct bench *b, int round, struct qn_err *err)
@@ -223,7 +256,7 @@ static enum qn_status run_round(struct bench *b, int round, struct qn_err *err)
         QN_TRY(measure(b, w, r, warm, &rate, err));
         if (!warm)
             w->samples[w->n_sample++] = rate;
-        b->work_done += warm && w->decode ? 8.0 * WARM_DECODE : work_of(w);
+        b->work_done += work_of(w, warm);
         progress_set(&b->line, b->work_done);
     }
     return QN_OK;
@@ -234,6 +267,7 @@ static enum qn_status run_round(struct bench *b, int round, struct qn_err *err)
 static enum qn_status open_rigs(struct bench *b, const char *dir, struct qn_err *err)
 {
     const struct cli_ints *t = &b->o->threads;
+    b->n_seq = max_of(&b->o->batch);
     int n = t->n ? t->n : 1;
     for (int i = 0; i < n; i++) {
         struct rig *r = &b->rigs[b->n_rig];
@@ -256,7 +290,11 @@ static enum qn_status open_rigs(struct bench *b, const char *dir, struct qn_err 
         for (int k = 0; k < b->n_rig - 1; k++)
             if (b->rigs[k].threads == r->threads)
                 QN_FAIL(err, QN_BAD_INPUT, "bench", "--threads: %d is there twice", r->threads);
-        QN_TRY(qn_seq_create(r->e, &r->seq, err));
+        if (b->n_seq > qn_step_max_rows(r->e))
+            QN_FAIL(err, QN_BAD_INPUT, "bench", "--batch %d: a step takes %d rows at most",
+                    b->n_seq, qn_step_max_rows(r->e));
+        for (; r->n_seq < b->n_seq; r->n_seq++)
+            QN_TRY(qn_seq_create(r->e, &r->seq[r->n_seq], err));
     }
     b->rep.info = qn_engine_info(b->rigs[0].e);
     return QN_OK;
@@ -275,7 +313,7 @@ static enum qn_status make_ids(struct bench *b, struct qn_err *err)
                 depth, p > d ? p : d, (long long)need, b->rep.info->n_ctx);
     b->n_ids = (int32_t)need;
     b->ids = malloc((size_t)need * sizeof *b->ids);
-    b->logits = malloc((size_t)b->rep.info->n_vocab * sizeof *b->logits);
+    b->logits = malloc((size_t)b->n_seq * (size_t)b->rep.info->n_vocab * sizeof *b->logits);
     if (!b->ids || !b->logits)
         QN_FAIL(err, QN_NO_MEMORY, "bench", "out of memory for %lld tokens", (long long)need);
     for (int32_t i = 0; i < b->n_ids; i++)
@@ -294,7 +332,7 @@ static void describe_row(const struct qn_model_info *m, struct bench_row *w)
 {
     double active = active_weights(m), head = (double)m->n_vocab * m->n_embd;
     if (w->decode) {
-        w->bytes_per_token = (double)m->step_bytes +
+        w->bytes_per_token = (double)m->step_bytes / w->batch +
                              (double)m->kv_token_bytes * (w->depth + (w->n - 1) / 2.0) +
                              (double)m->seq_state_bytes; /* one copy is read, the other written */
         w->ops_per_token = 2 * active;
@@ -317,23 +355,23 @@ static enum qn_status add_row(struct bench *b, struct bench_row w, struct qn_err
 static enum qn_status make_rows(struct bench *b, struct qn_err *err)
 {
     const struct bench_opts *o = b->o;
-    size_t most = (size_t)b->n_rig * (size_t)o->depth.n * (size_t)(o->prefill.n + o->decode.n);
-    b->rep.rows = calloc(most, sizeof *b->rep.rows);
+    const int n_decode = o->decode.n * o->batch.n, each = o->prefill.n + n_decode;
+    b->rep.rows = calloc((size_t)b->n_rig * (size_t)o->depth.n * (size_t)each, sizeof *b->rep.rows);
     if (!b->rep.rows)
-        QN_FAIL(err, QN_NO_MEMORY, "bench", "out of memory for %zu configurations", most);
-    for (int t = 0; t < b->n_rig; t++) {
-        for (int k = 0; k < o->depth.n * (o->prefill.n + o->decode.n); k++) {
-            int d = k / (o->prefill.n + o->decode.n), i = k % (o->prefill.n + o->decode.n);
-            bool decode = i >= o->prefill.n;
-            int64_t n = decode ? o->decode.v[i - o->prefill.n] : o->prefill.v[i];
-            struct bench_row w = {.decode = decode,
-                                  .n = (int32_t)n,
-                                  .depth = (int32_t)o->depth.v[d],
-                                  .threads = b->rigs[t].threads};
-            if (n > 0)
+        QN_FAIL(err, QN_NO_MEMORY, "bench", "out of memory for %d configurations", each);
+    for (int t = 0; t < b->n_rig; t++)
+        for (int k = 0; k < o->depth.n * each; k++) {
+            int i = k % each, j = i - o->prefill.n; /* j: decode lengths times batches */
+            struct bench_row w = {.decode = j >= 0,
+                                  .depth = (int32_t)o->depth.v[k / each],
+                                  .threads = b->rigs[t].threads,
+                                  .batch = 1};
+            w.n = (int32_t)(j < 0 ? o->prefill.v[i] : o->decode.v[j / o->batch.n]);
+            if (j >= 0)
+                w.batch = (int32_t)o->batch.v[j % o->batch.n];
+            if (w.n > 0)
                 QN_TRY(add_row(b, w, err));
         }
-    }
     return QN_OK;
 }
 
@@ -362,8 +400,8 @@ static enum qn_status run_rounds(struct bench *b, struct qn_err *err)
 {
     double each = 0, warm = 0;
     for (int i = 0; i < b->rep.n_row; i++) {
-        each += work_of(&b->rep.rows[i]);
-        warm += b->rep.rows[i].decode ? 8.0 * WARM_DECODE : work_of(&b->rep.rows[i]);
+        each += work_of(&b->rep.rows[i], false);
+        warm += work_of(&b->rep.rows[i], true);
     }
     progress_start(&b->line, "Measuring", NULL, warm + each * (double)b->o->repeat);
     enum qn_status st = QN_OK;
@@ -407,7 +445,8 @@ static void bench_free(struct bench *b)
     free(b->ids);
     free(b->logits);
     for (int i = 0; i < b->n_rig; i++) {
-        qn_seq_free(b->rigs[i].seq);
+        for (int q = 0; q < b->rigs[i].n_seq; q++)
+            qn_seq_free(b->rigs[i].seq[q]);
         qn_engine_free(b->rigs[i].e);
     }
 }
@@ -448,6 +487,7 @@ const struct cli_verb verb_bench = {
         "measured in the same run.",
     .examples = "quern bench\n"
                 "quern bench --prefill 512 --decode 128 --threads 1,2 --repeat 10\n"
+                "quern bench --prefill 0 --batch 1,2,4,8\n"
                 "quern bench --depth 0,4096 --format json --out result.json",
     .opts = bench_opts,
     .opts_size = sizeof(struct bench_opts),

@@ -45,6 +45,7 @@ static struct bench_report sample_report(struct bench_row rows[2], struct bench_
     rows[0] = (struct bench_row){
         .n = 512, .threads = 2, .n_sample = 3, .samples = prefill_samples, .ops_per_token = 50e6};
     rows[1] = (struct bench_row){.decode = true,
+                                 .batch = 4,
                                  .n = 128,
                                  .depth = 64,
                                  .threads = 2,
@@ -73,9 +74,9 @@ static void test_tables(void **state)
     struct bench_report r = sample_report(rows, &roof);
     struct buf b = BUF_INIT;
     bench_report_write(&r, BENCH_TABLE, &b);
-    /* decode: 100 tok/s * 55 MB = 5.5 GB/s of a median of 11; 20 GOP/s of a best of 200 */
+    /* decode: 4 tokens in 40 ms; 100 tok/s * 55 MB = 5.5 GB/s of a median of 11; 20 GOP/s of a best of 200 */
     assert_non_null(
-        strstr(buf_z(&b), "    100.00      90.00     110.00    10.00    50.0 %   10.0 %"));
+        strstr(buf_z(&b), "    100.00      90.00     110.00    10.00   40.00    50.0 %   10.0 %"));
     assert_non_null(strstr(buf_z(&b), "prefill 512"));
     assert_non_null(strstr(buf_z(&b), "Test CPU, 2 CPUs usable, kernels avx2"));
     for (const char *s = buf_z(&b); *s;) {
@@ -86,7 +87,8 @@ static void test_tables(void **state)
     buf_clear(&b);
     bench_report_write(&r, BENCH_MARKDOWN, &b);
     assert_non_null(
-        strstr(buf_z(&b), "| 2 | decode 128 | 64 | 100.00 | 90.00 | 110.00 | 10.00 | 50.0 % |"));
+        strstr(buf_z(&b),
+               "| 2 | decode 128 x4 | 64 | 100.00 | 90.00 | 110.00 | 10.00 | 40.00 | 50.0 % |"));
     buf_free(&b);
 }
 
@@ -106,6 +108,8 @@ static void test_json(void **state)
     assert_true(str_eqz(json_str(json_get(decode, "kind")), "decode"));
     assert_true(json_real(json_get(json_get(decode, "tok_s"), "median")) == 100);
     assert_int_equal(json_len(json_get(decode, "samples")), 3);
+    assert_true(json_real(json_get(decode, "batch")) == 4);
+    assert_true(json_real(json_get(decode, "step_ms")) == 40);
     assert_true(json_real(json_get(decode, "share_of_read")) == 0.5);
     assert_false(json_has(json_at(results, 0), "share_of_read"));
     const struct json *machine = json_get(doc, "machine");
