@@ -74,7 +74,7 @@ static void test_tables(void **state)
     struct bench_report r = sample_report(rows, &roof);
     struct buf b = BUF_INIT;
     bench_report_write(&r, BENCH_TABLE, &b);
-    /* decode: 4 tokens in 40 ms; 100 tok/s * 55 MB = 5.5 GB/s of a median of 11; 20 GOP/s of a best of 200 */
+    /* 4 tokens in 40 ms; 100 tok/s * 55 MB = 5.5 GB/s of a median of 11; 20 GOP/s of 200 */
     assert_non_null(
         strstr(buf_z(&b), "    100.00      90.00     110.00    10.00   40.00    50.0 %   10.0 %"));
     assert_non_null(strstr(buf_z(&b), "prefill 512"));
