@@ -8,7 +8,7 @@ PORT  ?= 8080
 J     ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check asan tsan clang fuzz kcheck bench format format-check install clean
+.PHONY: help run test build check asan tsan clang soak fuzz kcheck bench format format-check install clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -50,6 +50,12 @@ check: ## the quick part of the tests: source checks and the gcc build's tests
 asan tsan clang: ## that stage of the tests alone
 	@tools/setup.sh test $(BUILD)
 	@python3 tools/run_tests.py --build $(BUILD) $@
+
+soak: ## 10,000 mixed requests, 8 at a time, a fifth of them aborted (the tests take a short one)
+	@tools/setup.sh test $(BUILD)
+	@$(MAKE) build
+	@ninja -C $(BUILD) -j $(J) --quiet tests/http/quern-scripted
+	@QUERN_SOAK=1250 QUERN_BUILD=$(BUILD) $(PYTHON) -m pytest -q tests/http/test_hangup.py -k test_soak
 
 FUZZ_SECONDS ?= 60
 fuzz: ## libFuzzer over every target, FUZZ_SECONDS each (or T=name for one)

@@ -175,7 +175,7 @@ static void step(struct sched *s)
 {
     struct qn_err err = {0};
     enum qn_status st = s->lm.ops->step(s->lm.self, s->items, s->n_item, &err);
-    if (st == QN_NO_MEMORY && sched_give_memory(s))
+    if ((st == QN_NO_MEMORY || st == QN_BUSY) && sched_give_memory(s))
         return;
     for (int32_t i = 0; i < s->n_item; i++) {
         if (st != QN_OK && s->n_item > 1)
