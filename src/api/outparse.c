@@ -89,9 +89,12 @@ static void emit(struct call_host *h, enum api_event_kind kind, int32_t call, st
         e = push(h, kind);
     if (!e)
         return;
+    size_t before = h->out.n;
+    for (size_t i = 0; i < text.n; i++)
+        if ((unsigned char)text.p[i] < 0xF8) /* frames of special tokens are no text */
+            buf_addc(&h->out, text.p[i]);
     e->call = call;
-    e->n += text.n;
-    buf_add_str(&h->out, text);
+    e->n += h->out.n - before;
 }
 
 /* ---- content and reasoning ---- */

@@ -43,15 +43,19 @@ for _text in TEXTS:
             PIECES.setdefault(_raw[_i:_j], 260 + len(PIECES))
 
 
-def write_tokenizer(folder):
+def write_tokenizer(folder, template=TEMPLATE, special=()):
+    """special: names of further special tokens; their ids are the highest."""
     vocab = {CHARS[b]: b for b in range(256)}
     vocab.update({"".join(CHARS[b] for b in raw): i for raw, i in PIECES.items()})
+    all_special = dict(SPECIAL)
+    for i, name in enumerate(special):
+        all_special[name] = 260 + len(PIECES) + i
     added = [
         {"id": i, "content": s, "special": True, "single_word": False, "lstrip": False,
          "rstrip": False, "normalized": False}
-        for s, i in SPECIAL.items()
+        for s, i in all_special.items()
     ]
-    vocab.update(SPECIAL)
+    vocab.update(all_special)
     (folder / "tokenizer.json").write_text(json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
         "normalizer": None,
@@ -65,7 +69,7 @@ def write_tokenizer(folder):
                   "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []},
     }))
     (folder / "tokenizer_config.json").write_text(json.dumps({
-        "eos_token": "<|eos|>", "chat_template": TEMPLATE, "model_max_length": 2048}))
+        "eos_token": "<|eos|>", "chat_template": template, "model_max_length": 2048}))
 
 
 def ids_of(pieces):
@@ -74,6 +78,11 @@ def ids_of(pieces):
     for p in pieces:
         out += [PIECES[p]] if p in PIECES else list(p)
     return out
+
+
+def special_id(i):
+    """The id of the i-th further special token of write_tokenizer."""
+    return 260 + len(PIECES) + i
 
 
 def script(ids=None, **options):

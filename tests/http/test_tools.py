@@ -1,0 +1,291 @@
+"""Tool calls and reasoning through the openai SDK, streamed and not, with answers that the prompt
+dictates; what is refused; what the template sees of the history."""
+
+import json
+import shutil
+
+import pytest
+
+import wire
+from conftest import Server
+from wire import say, script
+
+openai = pytest.importorskip("openai")
+
+# Shows tools and calls, opens reasoning when asked, and names the markers of Qwen's XML.
+TEMPLATE = (
+    "{#- <tool_call><function=f><parameter=p></parameter></function></tool_call> -#}"
+    "{% if tools %}tools:{{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}={{ c.function.arguments | tojson }}"
+    "{% endfor %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|answer|>{% if enable_thinking %}<think>\n{% endif %}{% endif %}"
+)
+GEMMA = TEMPLATE + "{#- <|tool_call>call:f{k:<|\"|>v<|\"|>}<tool_call|> <|channel>thought<channel|> -#}"
+GEMMA_SPECIAL = ["<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"]
+
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "get_weather", "description": "Weather of a city", "parameters": {
+            "type": "object", "required": ["city"],
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}},
+    {"type": "function", "function": {"name": "now"}},
+]
+
+
+def call(name, **params):
+    body = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in params.items())
+    return f"<tool_call>\n<function={name}>\n{body}</function>\n</tool_call>"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+    for name, template, special in (("qwen", TEMPLATE, ()), ("gemma", GEMMA, GEMMA_SPECIAL)):
+        made[name] = tmp_path_factory.mktemp(name)
+        wire.write_tokenizer(made[name], template, special)
+    yield made
+    for f in made.values():
+        shutil.rmtree(f, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def tool_server(folders):
+    s = Server(folders["qwen"])
+    yield s
+    code, text = s.stop()
+    assert code == 0, text[-4000:]
+
+
+@pytest.fixture(scope="module")
+def client(tool_server):
+    with openai.OpenAI(base_url=tool_server.url + "/v1", api_key="none", max_retries=0) as c:
+        yield c
+
+
+def joined(stream):
+    """A streamed choice put together, and what is to hold of its chunks."""
+    out = {"content": None, "reasoning": "", "calls": [], "finish": []}
+    for chunk in stream:
+        for c in chunk.choices:
+            d = c.delta
+            if d.content is not None:
+                out["content"] = (out["content"] or "") + d.content
+            out["reasoning"] += getattr(d, "reasoning", None) or ""
+            for t in d.tool_calls or []:
+                if t.id:
+                    assert t.index == len(out["calls"]) and t.type == "function"
+                    assert t.function.arguments == ""
+                    out["calls"].append({"id": t.id, "name": t.function.name, "arguments": ""})
+                else:
+                    assert t.function.name is None
+                    out["calls"][t.index]["arguments"] += t.function.arguments
+            if c.finish_reason:
+                out["finish"].append(c.finish_reason)
+    out["content"] = out["content"] or None
+    return out
+
+
+def both(client, directive, **fields):
+    """The answer whole and streamed, which agree in everything but the calls' ids."""
+    fields = {"model": "scripted", "messages": [{"role": "user", "content": directive}], **fields}
+    r = client.chat.completions.create(**fields)
+    m = r.choices[0].message
+    whole = {"content": m.content or None, "reasoning": getattr(m, "reasoning", None) or "",
+             "calls": [{"name": t.function.name, "arguments": t.function.arguments}
+                       for t in m.tool_calls or []],
+             "finish": [r.choices[0].finish_reason]}
+    for t in m.tool_calls or []:
+        assert t.type == "function" and t.id.startswith("call_")
+    parts = joined(client.chat.completions.create(stream=True, **fields))
+    assert len({c.pop("id") for c in parts["calls"]}) == len(parts["calls"])
+    assert parts == whole
+    return whole, r
+
+
+def test_one_call(client):
+    got, r = both(client, say(call("get_weather", city="Paris 🙂", days=3)), tools=TOOLS)
+    assert [c["name"] for c in got["calls"]] == ["get_weather"]
+    assert json.loads(got["calls"][0]["arguments"]) == {"city": "Paris 🙂", "days": 3}
+    assert got["finish"] == ["tool_calls"] and r.choices[0].message.content is None
+
+
+def test_arguments_stream_as_they_come(client):
+    pieces = []
+    for chunk in client.chat.completions.create(
+            model="scripted", stream=True, tools=TOOLS,
+            messages=[{"role": "user", "content": say(call("get_weather", city="abcdefgh"),
+                                                      delay=2000)}]):
+        for t in chunk.choices[0].delta.tool_calls or [] if chunk.choices else []:
+            pieces.append(t.function.arguments)
+    assert len(pieces) > 5 and "".join(pieces) == '{"city":"abcdefgh"}'
+    assert not any("<" in p for p in pieces)
+
+
+def test_several_calls_and_text(client):
+    text = "Let me look.\n\n" + call("get_weather", city="A") + "\n" + call("now")
+    got, _ = both(client, say(text), tools=TOOLS)
+    assert got["content"] == "Let me look."
+    assert [c["name"] for c in got["calls"]] == ["get_weather", "now"]
+    assert [json.loads(c["arguments"]) for c in got["calls"]] == [{"city": "A"}, {}]
+
+
+def test_parallel_off_gives_one(client):
+    text = call("now") + "\n" + call("now") + " more"
+    got, r = both(client, say(text), tools=TOOLS, parallel_tool_calls=False)
+    assert [c["name"] for c in got["calls"]] == ["now"] and got["content"] is None
+    assert got["finish"] == ["tool_calls"]
+
+
+def test_unknown_function_is_content(client):
+    got, _ = both(client, say(call("nope", a=1)), tools=TOOLS)
+    assert got == {"content": call("nope", a=1), "reasoning": "", "calls": [], "finish": ["stop"]}
+
+
+def test_no_tools_no_calls(client):
+    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        got, _ = both(client, say(call("now")), **fields)
+        assert got["content"] == call("now") and got["calls"] == [] and got["finish"] == ["stop"]
+
+
+def test_cut_call(client):
+    text = call("get_weather", city="Paris")
+    n = text.index("ris")
+    got, _ = both(client, say(text), tools=TOOLS, max_tokens=n)
+    assert got["calls"] == [{"name": "get_weather", "arguments": '{"city":"Pa'}]
+    assert got["finish"] == ["length"] and got["content"] is None
+    got, _ = both(client, say("a <tool_call>"), tools=TOOLS, max_tokens=6)
+    assert got["content"] == "a <too" and got["finish"] == ["length"]
+
+
+def test_reasoning(client):
+    fields = {"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}
+    got, r = both(client, say("so\nso\n</think>\n\nyes " + call("now")), tools=TOOLS, **fields)
+    assert got["reasoning"] == "so\nso" and got["content"] == "yes"
+    assert got["calls"][0]["name"] == "now"
+    assert r.usage.completion_tokens_details.reasoning_tokens == len("so\nso\n</think>")
+    got, r = both(client, say("never closed"), **fields)
+    assert got["reasoning"] == "never closed" and got["content"] is None
+    assert r.choices[0].message.content == ""
+    got, _ = both(client, say("<think>a</think>b"))
+    assert (got["reasoning"], got["content"]) == ("a", "b")
+    got, _ = both(client, say("the tag <think> is text"))
+    assert (got["reasoning"], got["content"]) == ("", "the tag <think> is text")
+
+
+def test_reasoning_effort(client):
+    for effort, thinks in (("none", False), ("minimal", True), ("high", True)):
+        got, _ = both(client, say("x</think>y"), reasoning_effort=effort)
+        assert bool(got["reasoning"]) == thinks, effort
+    got, _ = both(client, say("x</think>y"), reasoning_effort="high",
+                  extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+    assert got["reasoning"] == ""
+    with pytest.raises(openai.BadRequestError) as e:
+        both(client, "x", reasoning_effort="extreme")
+    assert e.value.param == "reasoning_effort"
+
+
+def test_server_settings(folders):
+    s = Server(folders["qwen"], "--thinking", "on", "--reasoning-field", "reasoning_content")
+    try:
+        with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
+            ask = {"model": "scripted",
+                   "messages": [{"role": "user", "content": say("a</think>b")}]}
+            m = c.chat.completions.create(**ask).choices[0].message
+            assert m.reasoning_content == "a" and m.content == "b"
+            assert not hasattr(m, "reasoning")
+            parts = [x.choices[0].delta for x in c.chat.completions.create(stream=True, **ask)]
+            assert "".join(getattr(d, "reasoning_content", None) or "" for d in parts) == "a"
+            off = c.chat.completions.create(reasoning_effort="none", **ask).choices[0].message
+            assert off.content == "a</think>b"
+    finally:
+        assert s.stop()[0] == 0
+
+
+def test_logprobs_cover_every_token(client):
+    text = "so</think>hi " + call("now")
+    fields = {"tools": TOOLS, "logprobs": True, "reasoning_effort": "low"}
+    got, r = both(client, say(text), **fields)
+    assert got["calls"] and len(r.choices[0].logprobs.content) == len(text)
+    n = 0
+    for chunk in client.chat.completions.create(
+            model="scripted", stream=True, messages=[{"role": "user", "content": say(text)}],
+            **fields):
+        if chunk.choices and chunk.choices[0].logprobs:
+            n += len(chunk.choices[0].logprobs.content)
+    assert n == len(text)
+
+
+def test_choices_of_one_request(client):
+    stream = client.chat.completions.create(
+        model="scripted", n=3, stream=True, tools=TOOLS,
+        messages=[{"role": "user", "content": say(call("get_weather", city="x"))}])
+    args, ids = ["", "", ""], set()
+    for chunk in stream:
+        for c in chunk.choices:
+            for t in c.delta.tool_calls or []:
+                args[c.index] += t.function.arguments
+                if t.id:
+                    ids.add(t.id)
+    assert args == ['{"city":"x"}'] * 3 and len(ids) == 3
+
+
+def test_special_tokens_are_the_markers(folders):
+    s = Server(folders["gemma"])
+    opens, closes, quote, think, end = (wire.special_id(i) for i in range(5))
+
+    def ids(*parts):
+        return script([x for p in parts for x in ([p] if isinstance(p, int) else list(p.encode()))])
+
+    try:
+        with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
+            got, _ = both(c, ids(think, "thought\nhm\n", end, "Ok", opens, "call:get_weather{city:",
+                                 quote, 'a "b"', quote, ",days:2}", closes), tools=TOOLS)
+            assert got["reasoning"] == "hm" and got["content"] == "Ok"
+            assert json.loads(got["calls"][0]["arguments"]) == {"city": 'a "b"', "days": 2}
+            text = "<|tool_call>call:now{}<tool_call|>"
+            got, _ = both(c, say(text), tools=TOOLS)
+            assert got["content"] == text and got["calls"] == []
+            got, _ = both(c, ids("a", opens, "b", closes, "c"))
+            assert got["content"] == "abc"  # without tools special tokens are hidden
+    finally:
+        assert s.stop()[0] == 0
+
+
+def test_history_reaches_the_template(tool_server):
+    body = {"tools": TOOLS, "messages": [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "reasoning": "r", "tool_calls": [
+            {"id": "call_1", "type": "function",
+             "function": {"name": "get_weather", "arguments": '{"city": "A", "days": 1}'}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "sunny"}]}]}
+    r = wire.request(tool_server, "POST", "/apply-template", body)
+    prompt = r.json()["prompt"]
+    assert 'assistant:<think>r</think>get_weather={"city": "A", "days": 1}' in prompt
+    assert "tool:sunny" in prompt and prompt.startswith("tools:[")
+
+
+@pytest.mark.parametrize("fields, param", [
+    ({"tools": {}}, "tools"),
+    ({"tools": [{}]}, "tools[0].type"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]},
+     "tools[0].function.parameters"),
+    ({"tools": TOOLS, "tool_choice": "some"}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "zzz"}}},
+     "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ({"thinking_budget": -1}, "thinking_budget"),
+])
+def test_refusals(tool_server, fields, param):
+    r = wire.request(tool_server, "POST", "/v1/chat/completions",
+                     {**wire.chat_body("x"), **fields})
+    assert r.status == 400 and r.error()["param"] == param
+
+
+def test_completions_stay_raw(client):
+    text = "<think>a</think>" + call("now")
+    r = client.completions.create(model="scripted", prompt=say(text) + "<|answer|>")
+    assert r.choices[0].text == text
