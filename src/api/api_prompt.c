@@ -3,6 +3,7 @@
  * window. Runs in the connection's thread; the model's parts are immutable.
  */
 #include "api/api_format.h"
+#include "api/tools_gram.h"
 
 #include <stdlib.h>
 
@@ -108,5 +109,8 @@ enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, st
         QN_TRY(check_window(m, r, p, name, e));
         QN_TRY(check_ids(m, p, name, e));
     }
-    return r->any_length ? QN_OK : api_format_compile(m, r, e);
+    if (r->any_length)
+        return QN_OK;
+    QN_TRY(api_tools_compile(m, r, e));
+    return api_format_compile(m, r, e);
 }

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "api/outparse.h"
+#include "api/tools_gram.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/rng.h"
@@ -91,7 +92,12 @@ static enum qn_status submit(struct exchange *x, struct qn_err *err)
     if (outparse_create(x->m, r, &s->parse) != QN_OK)
         QN_FAIL(err, QN_NO_MEMORY, "exchange", "no memory to read an answer");
     p.n_mark = s->parse ? p.n_mark : 0;
+    struct gen_thinking limit;
+    struct ids end = {0};
+    if (s->parse && api_thinking_limit(x->m, r, &limit, &end))
+        p.thinking = &limit;
     enum qn_status st = sched_submit(x->sched, &p, &s->gen, err);
+    ids_free(&end);
     if (st != QN_OK) {
         outparse_free(s->parse);
         s->parse = NULL;

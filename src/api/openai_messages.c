@@ -7,6 +7,8 @@
 #include <stdio.h>
 
 #include "api/api_fields.h"
+#include "api/outparse.h"
+#include "api/tools_plain.h"
 
 static bool known_role(struct str s)
 {
@@ -170,9 +172,10 @@ static enum qn_status check_choice(const struct json *body, const struct json *t
     } else {
         return field_bad(e, "tool_choice", c, "none, auto, required or a named function");
     }
-    return api_refuse(e, 400, "unsupported_value", "tool_choice",
-                      "tool_choice: forced calls are not supported by this server; use \"auto\" or "
-                      "\"none\"");
+    if (json_len(tools) == 0)
+        return api_refuse(e, 400, "invalid_value", "tool_choice",
+                          "tool_choice asks for a call, but there are no tools");
+    return QN_OK;
 }
 
 enum qn_status openai_check_tools(const struct json *body, struct api_request *r,
@@ -257,6 +260,19 @@ static bool ends_with_prefill(const struct json *body)
            json_len(json_get(last, "tool_calls")) == 0;
 }
 
+/* Tools to be shown, or calls and results in the history. */
+static bool talks_of_tools(const struct json *body, const struct api_request *r)
+{
+    const struct json *list = json_get(body, "messages");
+    bool any = json_len(json_get(body, "tools")) > 0 && r->tool_choice != API_TOOLS_NONE;
+    for (size_t i = 0; i < json_len(list) && !any; i++) {
+        struct str role = json_str(json_get(json_at(list, i), "role"));
+        any = str_eqz(role, "tool") || str_eqz(role, "function") ||
+              json_len(json_get(json_at(list, i), "tool_calls")) > 0;
+    }
+    return any;
+}
+
 enum qn_status openai_chat_request(const struct api_model *m, const struct json *body,
                                    struct api_request *r, struct api_error *e)
 {
@@ -275,7 +291,11 @@ enum qn_status openai_chat_request(const struct api_model *m, const struct json 
     jw_init(&w, &b);
     jw_obj(&w);
     jw_key(&w, "messages");
-    jw_value(&w, json_get(body, "messages"));
+    if (m->syntax && !m->syntax->knows_tools && talks_of_tools(body, r))
+        tools_plain_messages(&w, json_get(body, "messages"),
+                             r->tool_choice == API_TOOLS_NONE ? NULL : json_get(body, "tools"));
+    else
+        jw_value(&w, json_get(body, "messages"));
     if (json_len(json_get(body, "tools")) > 0 && r->tool_choice != API_TOOLS_NONE) {
         jw_key(&w, "tools");
         jw_value(&w, json_get(body, "tools"));

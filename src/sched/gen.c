@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "sched/think_watch.h"
 
 #define WHERE    "generation"
 #define IDS_MORE 64 /* made tokens there is room for at first */
@@ -78,6 +79,9 @@ static enum qn_status copy_params(struct gen *g, const struct lm *lm, const stru
     if (p->max_tokens < 0 || p->max_tokens > fits)
         g->p.max_tokens = fits;
     memset(g->p.stop, 0, sizeof g->p.stop);
+    g->p.thinking = NULL;
+    if (p->thinking)
+        QN_TRY(think_watch_create(p->thinking, lm->n_vocab, &g->watch, err));
     if (p->grammar)
         QN_TRY(follow_grammar(g, lm, p, err));
     return stops_create(p->stop, p->n_stop, &g->stops, err);
@@ -122,8 +126,10 @@ void gen_drop_work(struct gen *g)
     detok_free(g->detok);
     stops_free(g->stops);
     gram_run_free(g->grammar);
+    think_watch_free(g->watch);
     buf_free(&g->piece);
     g->grammar = NULL;
+    g->watch = NULL;
     g->sampler = NULL;
     g->detok = NULL;
     g->stops = NULL;
@@ -270,7 +276,12 @@ static void push_piece(struct gen *g, int32_t id)
 /* Draws a token that the grammar, where there is one, allows. */
 static enum qn_status draw(struct gen *g, float *logits, struct sampled *token, struct qn_err *err)
 {
-    const uint64_t *bits;
+    const uint64_t *bits = think_watch_force(g->watch);
+    if (bits) {
+        sampler_allow(g->sampler, bits);
+        QN_TRY(sampler_draw(g->sampler, logits, g->n_made, token, err));
+        return g->grammar ? gram_run_accept(g->grammar, token->id, err) : QN_OK;
+    }
     if (!g->grammar)
         return sampler_draw(g->sampler, logits, g->n_made, token, err);
     QN_TRY(gram_run_mask(g->grammar, &bits, err));
@@ -294,6 +305,7 @@ enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
     }
     buf_clear(&g->piece);
     push_piece(g, token.id);
+    think_watch_push(g->watch, buf_str(&g->piece));
 
     pthread_mutex_lock(&g->mu);
     struct ring_event *e = ring_push(&g->ring);

@@ -46,7 +46,8 @@ struct gen {
     struct sampler *sampler;
     struct stops *stops;
     const struct tok *tok;
-    struct gram_run *grammar; /* NULL = any text */
+    struct gram_run *grammar;  /* NULL = any text */
+    struct think_watch *watch; /* NULL = no limit on reasoning */
     struct detok *detok;
     struct buf piece; /* one token's bytes on their way from the detokenizer to the stops */
     int32_t *ids;     /* [n_ids] the prompt, then what was made */

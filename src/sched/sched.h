@@ -62,6 +62,15 @@ void sched_free(struct sched *s);
 #define GEN_STOP_BYTES_MAX 4096 /* of one stop string */
 #define GEN_MARK_MAX       24
 
+/* A limit on reasoning; see think_watch.h. */
+struct gen_thinking {
+    int32_t budget; /* tokens */
+    bool inside;    /* the prompt has opened it */
+    struct str open, close;
+    const int32_t *end; /* tokens that come when the budget is used up */
+    int32_t n_end;
+};
+
 struct gen_params {
     const int32_t *prompt; /* copied */
     int32_t n_prompt;      /* >= 1, < lm.n_ctx */
@@ -82,7 +91,8 @@ struct gen_params {
     /* What the answer has to look like (references are taken); NULL = anything. It ends with
      * GEN_STOP_GRAMMAR when it is complete and cannot go on; ignore_eos means nothing then. */
     struct gram *grammar;
-    struct gram_vocab *vocab; /* of n_vocab tokens; with grammar */
+    struct gram_vocab *vocab;            /* of n_vocab tokens; with grammar */
+    const struct gen_thinking *thinking; /* copied; NULL = no limit */
     /* Echo: one GEN_PROMPT event per prompt token before the answer. Its logprob is the model's own
      * (no bias, no penalties), with sample.n_top alternatives; the first token has none (n_top -1),
      * and none has when sample.n_top is -1. */

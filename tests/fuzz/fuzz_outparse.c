@@ -1,7 +1,7 @@
 /*
- * fuzz_outparse.c - any bytes as an answer: the first picks the syntax, the second how it is cut and
- * ends; the rest is text. Read whole and in pieces it must give the same, arguments of calls that
- * were not cut must be JSON objects, and no byte that frames special tokens may come out.
+ * fuzz_outparse.c - any bytes as an answer: the first picks the syntax, the second how it is cut
+ * and ends; the rest is text. Read whole and in pieces it must give the same, arguments of calls
+ * that were not cut must be JSON objects, and no byte that frames special tokens may come out.
  */
 #include "api/outparse.h"
 #include "base/utf8.h"

@@ -266,6 +266,87 @@ def test_history_reaches_the_template(tool_server):
     assert "tool:sunny" in prompt and prompt.startswith("tools:[")
 
 
+CHOICES = [
+    {"type": "function", "function": {"name": n, "strict": strict, "parameters": {
+        "type": "object", "required": ["k"], "additionalProperties": False,
+        "properties": {"k": {"enum": ["one", "two"]}}}}}
+    for n, strict in (("first", False), ("second", True))]
+
+
+@pytest.mark.parametrize("folder", ["qwen", "gemma", "plain"])
+def test_forced_calls(folders, tokenizer, folder):
+    """The model wants to say something else; it cannot."""
+    s = Server(tokenizer if folder == "plain" else folders[folder])
+    try:
+        with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
+            for choice, names in (("required", {"first", "second"}),
+                                  ({"type": "function", "function": {"name": "second"}},
+                                   {"second"})):
+                for seed in range(3):
+                    got, _ = both(c, say("I would rather talk."), tools=CHOICES, seed=seed,
+                                  tool_choice=choice, parallel_tool_calls=False, temperature=1)
+                    assert got["finish"] == ["tool_calls"] and got["content"] is None
+                    assert {x["name"] for x in got["calls"]} <= names and len(got["calls"]) == 1
+                    assert json.loads(got["calls"][0]["arguments"])["k"] in ("one", "two")
+    finally:
+        assert s.stop()[0] == 0
+
+
+def test_forced_after_reasoning(client):
+    got, _ = both(client, say("hm</think>"), tools=CHOICES, reasoning_effort="low", seed=1,
+                  tool_choice="required", parallel_tool_calls=False)
+    assert got["reasoning"] == "hm" and len(got["calls"]) == 1 and got["content"] is None
+
+
+def test_strict_tools_fit_their_schema(client):
+    good = call("second", k="one")
+    bad = call("second", k="onX")
+    got, _ = both(client, say("ok " + good), tools=CHOICES)
+    assert got["content"] == "ok" and json.loads(got["calls"][0]["arguments"]) == {"k": "one"}
+    got, _ = both(client, say(bad), tools=CHOICES, max_tokens=200, seed=1)
+    assert json.loads(got["calls"][0]["arguments"]) == {"k": "one"}
+    got, _ = both(client, say("just text"), tools=CHOICES)
+    assert got["content"] == "just text" and got["calls"] == []
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5])
+def test_thinking_budget(client, budget):
+    fields = {"extra_body": {"thinking_budget": budget,
+                             "chat_template_kwargs": {"enable_thinking": True}}}
+    got, r = both(client, script([97] * 40), max_tokens=30, **fields)
+    assert got["reasoning"] == "a" * budget
+    end = len("\n</think>\n\n")
+    assert got["content"] == "a" * (30 - budget - end) and got["finish"] == ["length"]
+    assert r.usage.completion_tokens == 30
+    got, r = both(client, say("ab</think>c"), extra_body={
+        **fields["extra_body"], "thinking_budget": 200})
+    assert (got["reasoning"], got["content"]) == ("ab", "c")
+    assert r.usage.completion_tokens_details.reasoning_tokens == len("ab</think>")
+
+
+def test_templates_without_tools(tokenizer, folders, tmp_path):
+    """The tools stand in the system message, calls and results become text."""
+    wire.write_tokenizer(tmp_path, wire.TEMPLATE.replace("tools", "t00ls"))
+    s = Server(tmp_path)
+    body = {"tools": TOOLS, "messages": [
+        {"role": "system", "content": "S"}, {"role": "user", "content": "q"},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "12:00"},
+        {"role": "tool", "tool_call_id": "d", "content": "13:00"}]}
+    try:
+        prompt = wire.request(s, "POST", "/apply-template", body).json()["prompt"]
+        assert prompt.startswith("system:S\n\nYou can call functions.")
+        assert '"name":"get_weather"' in prompt
+        assert 'assistant:{"name": "now", "arguments": {}}' in prompt
+        assert prompt.count("user:") == 2 and prompt.count("<tool_response>") == 2
+        with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
+            got, _ = both(c, say('{"name": "now", "arguments": {}}'), tools=TOOLS)
+            assert got["calls"] == [{"name": "now", "arguments": "{}"}]
+    finally:
+        assert s.stop()[0] == 0
+
+
 @pytest.mark.parametrize("fields, param", [
     ({"tools": {}}, "tools"),
     ({"tools": [{}]}, "tools[0].type"),

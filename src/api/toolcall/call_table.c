@@ -111,6 +111,7 @@ static const struct tagged_form minimax_form = {
     .value_end = "</parameter>",
     .call_close = "</invoke>",
     .section_close = "</minimax:tool_call>",
+    .json_inside = true,
 };
 
 #define DSML(s)                                                                                    \
@@ -126,6 +127,7 @@ static const struct tagged_form dsml_form = {
     .value_end = "</" DSML("parameter>"),
     .call_close = "</" DSML("invoke>"),
     .section_close = "</" DSML("function_calls>"),
+    .json_inside = true,
 };
 
 static const struct named_form mistral_form = {
@@ -155,7 +157,7 @@ static const struct named_form deepseek_form = {
 };
 
 static const struct python_form lfm_form = {.close = "<|tool_call_end|>", .json = true};
-static const struct python_form pythonic_form = {.close = "<|python_end|>"};
+static const struct python_form pythonic_form = {.close = "<|python_end|>", .json = true};
 static const struct python_form llama_form = {.json = true};
 
 /* ---- syntaxes ---- */
@@ -181,6 +183,7 @@ static const struct call_syntax dsml = {
     .name = "deepseek-dsml",
     .begin = {"<" DSML("function_calls>"), "<" DSML("invoke name=\"")},
     .needles = {"DSML", "invoke name="},
+    .json_close = "</" DSML("function_calls>"),
     TAGGED(dsml_form),
 };
 static const struct call_syntax deepseek = {
@@ -208,6 +211,7 @@ static const struct call_syntax minimax = {
     .name = "minimax",
     .begin = {"<minimax:tool_call>"},
     .needles = {"<minimax:tool_call>", "<invoke name="},
+    .json_close = "</minimax:tool_call>",
     TAGGED(minimax_form),
 };
 static const struct call_syntax seed = {
@@ -250,6 +254,7 @@ static const struct call_syntax pythonic = {
     .begin = {"<|python_start|>"},
     .needles = {"[func_name1(params_name1="},
     .bare = CALL_BARE_LIST,
+    .json_close = "<|python_end|>",
     PYTHON(pythonic_form),
 };
 static const struct call_syntax llama3 = {
