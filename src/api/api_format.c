@@ -187,6 +187,19 @@ static struct str bare(const char *marker)
     return s;
 }
 
+/* The marker as gram has to see it. One that only counts as the special token gets the byte before
+ * it that gram gives to control tokens, so that its text alone does not match. */
+static struct str for_gram(struct arena *a, const char *marker)
+{
+    struct str s = bare(marker);
+    char *p = (unsigned char)marker[0] == 0xFE ? arena_zalloc_n(a, s.n + 2, 1) : NULL;
+    if (!p)
+        return s;
+    p[0] = '\xFF';
+    memcpy(p + 1, s.p, s.n);
+    return (struct str){p, s.n + 1};
+}
+
 /* What is written before the answer proper is free: reasoning that the prompt has opened, or that
  * the model may open with a token of its own; with channels, everything before the last one. */
 static void think_first(const struct api_model *m, const struct api_request *r, struct gram_spec *s)
@@ -205,11 +218,11 @@ static void think_first(const struct api_model *m, const struct api_request *r, 
     while (prompt.n && strchr(" \n\r\t", prompt.p[prompt.n - 1]))
         prompt.n--;
     if (outparse_begins_inside(m, r)) {
-        s->after = close;
+        s->after = for_gram(r->arena, syn->think->close);
     } else if (!str_ends(prompt, close) && r->thinking != API_THINKING_OFF &&
                tok_id(m->tok, open) >= 0) {
-        s->after = close;
-        s->open = open;
+        s->after = for_gram(r->arena, syn->think->close);
+        s->open = for_gram(r->arena, syn->think->open);
     }
 }
 

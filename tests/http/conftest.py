@@ -62,6 +62,12 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def launch():
+    """launch(folder, "--key", "k"): a server over any tokenizer; the caller stops it."""
+    return Server
+
+
+@pytest.fixture(scope="session")
 def server(tokenizer):
     s = Server(tokenizer, "--keepalive", 200)
     yield s

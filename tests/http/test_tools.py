@@ -2,12 +2,16 @@
 dictates; what is refused; what the template sees of the history."""
 
 import json
+import lzma
+import os
+import re
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 import wire
-from conftest import Server
 from wire import say, script
 
 openai = pytest.importorskip("openai")
@@ -51,8 +55,8 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tool_server(folders):
-    s = Server(folders["qwen"])
+def tool_server(launch, folders):
+    s = launch(folders["qwen"])
     yield s
     code, text = s.stop()
     assert code == 0, text[-4000:]
@@ -186,8 +190,8 @@ def test_reasoning_effort(client):
     assert e.value.param == "reasoning_effort"
 
 
-def test_server_settings(folders):
-    s = Server(folders["qwen"], "--thinking", "on", "--reasoning-field", "reasoning_content")
+def test_server_settings(launch, folders):
+    s = launch(folders["qwen"], "--thinking", "on", "--reasoning-field", "reasoning_content")
     try:
         with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
             ask = {"model": "scripted",
@@ -231,8 +235,8 @@ def test_choices_of_one_request(client):
     assert args == ['{"city":"x"}'] * 3 and len(ids) == 3
 
 
-def test_special_tokens_are_the_markers(folders):
-    s = Server(folders["gemma"])
+def test_special_tokens_are_the_markers(launch, folders):
+    s = launch(folders["gemma"])
     opens, closes, quote, think, end = (wire.special_id(i) for i in range(5))
 
     def ids(*parts):
@@ -274,9 +278,9 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("folder", ["qwen", "gemma", "plain"])
-def test_forced_calls(folders, tokenizer, folder):
+def test_forced_calls(launch, folders, tokenizer, folder):
     """The model wants to say something else; it cannot."""
-    s = Server(tokenizer if folder == "plain" else folders[folder])
+    s = launch(tokenizer if folder == "plain" else folders[folder])
     try:
         with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
             for choice, names in (("required", {"first", "second"}),
@@ -324,10 +328,10 @@ def test_thinking_budget(client, budget):
     assert r.usage.completion_tokens_details.reasoning_tokens == len("ab</think>")
 
 
-def test_templates_without_tools(tokenizer, folders, tmp_path):
+def test_templates_without_tools(launch, tokenizer, folders, tmp_path):
     """The tools stand in the system message, calls and results become text."""
     wire.write_tokenizer(tmp_path, wire.TEMPLATE.replace("tools", "t00ls"))
-    s = Server(tmp_path)
+    s = launch(tmp_path)
     body = {"tools": TOOLS, "messages": [
         {"role": "system", "content": "S"}, {"role": "user", "content": "q"},
         {"role": "assistant", "content": None, "tool_calls": [
@@ -370,3 +374,50 @@ def test_completions_stay_raw(client):
     text = "<think>a</think>" + call("now")
     r = client.completions.create(model="scripted", prompt=say(text) + "<|answer|>")
     assert r.choices[0].text == text
+
+
+# ---- a trained model ---------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+QUERN = Path(os.environ.get("QUERN_BIN", ROOT / "build" / "src" / "cli" / "quern"))
+MODELS = Path(os.environ.get("QUERN_SHARED", ROOT.parent / "shared")) / "models"
+
+
+def held_out_calls(n):
+    """Tasks whose right answer is one call: (messages, tools, name, parameters as text)."""
+    with lzma.open(MODELS / "heldout_tasks.jsonl.xz", "rt") as f:
+        for line in f:
+            d = json.loads(line)
+            if d["task"] == "tool" and d["answer"].startswith("<tool_call>") and n > 0:
+                n -= 1
+                yield (d["messages"], d["tools"],
+                       re.search(r"<function=(\w+)>", d["answer"]).group(1),
+                       dict(re.findall(r"<parameter=(\w+)>\n(.*?)\n</parameter>", d["answer"],
+                                       re.S)))
+
+
+def test_a_trained_model_calls_the_right_tool():
+    folder = MODELS / "tiny-qwen3_5-mtp"
+    if not (folder / "model.safetensors").exists() or not QUERN.exists():
+        pytest.skip(f"needs {folder} (QUERN_SHARED) and {QUERN} (QUERN_BIN)")
+    p = subprocess.Popen([str(QUERN), "serve", "--port", "0", "--no-access-log", "--thinking",
+                          "off", str(folder)], stdout=subprocess.PIPE, text=True)
+    text = ""
+    while "Ctrl-C" not in text:
+        line = p.stdout.readline()
+        assert line, (text, p.wait())
+        text += line
+    url = re.search(r"at (http://\S+)", text).group(1)
+    right = 0
+    with openai.OpenAI(base_url=url + "/v1", api_key="x", max_retries=0) as c:
+        for messages, tools, name, params in held_out_calls(10):
+            r = c.chat.completions.create(model=folder.name, messages=messages, tools=tools,
+                                          temperature=0, max_tokens=200).choices[0]
+            assert r.finish_reason == "tool_calls" and r.message.content is None
+            call = r.message.tool_calls[0].function
+            args = {k: str(v) for k, v in json.loads(call.arguments).items()}
+            right += call.name == name and args == params
+    p.terminate()
+    assert p.wait(timeout=60) == 0
+    p.stdout.close()
+    assert right >= 8
