@@ -39,6 +39,7 @@ enum qn_status {
     QN_CANCELLED, /* the caller's cancel flag was seen */
     QN_BUSY,      /* a bounded queue or resource is full now; trying later can help */
     QN_INTERNAL,  /* a bug in quern */
+    QN_LOST,      /* a process that worked on it has died; trying again can help */
 };
 
 struct qn_err {

@@ -34,6 +34,8 @@ enum qn_status api_refuse(struct api_error *e, int http, const char *code, const
         return QN_BUSY;
     case 500:
         return QN_INTERNAL;
+    case 502:
+        return QN_LOST;
     default:
         return QN_BAD_INPUT;
     }
@@ -55,6 +57,8 @@ enum qn_status api_refuse_err(struct api_error *e, const struct qn_err *err, con
         if (err->msg[0]) /* its client had not read for too long */
             return api_refuse(e, 503, "not_read", NULL, "%s", err->msg);
         return api_refuse(e, 503, "stopping", NULL, "the server is stopping");
+    case QN_LOST:
+        return api_refuse(e, 502, "engine_lost", NULL, "%s", err->msg);
     default:
         return api_refuse(e, 500, "internal_error", NULL,
                           "generation failed inside the server; the next request is not affected");

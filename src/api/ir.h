@@ -42,8 +42,10 @@ struct api_model {
     struct resp_store *responses;     /* where /v1/responses keeps answers; NULL = nowhere */
     const struct qn_model_info *info; /* sizes, for /stats; NULL = not known */
     struct gram_store *grams;         /* NULL = no constrained output */
-    int64_t created;                  /* Unix seconds */
-    char fingerprint[24];             /* system_fingerprint: same weights and program, same value */
+    bool (*up)(void *arg);            /* any thread; NULL = always: the engine can answer now */
+    void *up_arg;
+    int64_t created;      /* Unix seconds */
+    char fingerprint[24]; /* system_fingerprint: same weights and program, same value */
 };
 
 /* Fills m->fingerprint from the name, the vocabulary and the program's version. */

@@ -18,9 +18,8 @@
 #include "base/log.h"
 #include "base/sysmem.h"
 #include "cli/model_arg.h"
-#include "cli/progress.h"
+#include "cli/served.h"
 #include "cli/verbs.h"
-#include "model/engine.h"
 #include "sched/gen_defaults.h"
 #include "sched/gram_store.h"
 #include "server/server.h"
@@ -36,7 +35,7 @@ struct serve_opts {
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
     int64_t memory_budget, kv_budget;
     struct cli_strs aliases, cors;
-    bool insecure, no_access_log;
+    bool insecure, isolate, no_access_log;
     int log_format;
     const char *tool_parser;
     int thinking, reasoning_field;
@@ -108,6 +107,11 @@ static const struct cli_opt serve_opts[] = {
      .def = "64",
      .help = "Most requests that wait; more are refused with 429.",
      .off = CLI_AT_INT(struct serve_opts, max_queue)},
+    {.name = "isolate",
+     .type = CLI_FLAG,
+     .help = "Keep the model in a process of its own. When that dies its requests get 502, and it "
+             "is started again while the server goes on.",
+     .off = CLI_AT_FLAG(struct serve_opts, isolate)},
     {.type = CLI_GROUP, .help = "Network"},
     {.name = "host",
      .type = CLI_STR,
@@ -296,29 +300,12 @@ static enum qn_status read_keys(const struct serve_opts *o, struct keys *k, stru
 /* ---- the model ------------------------------------------------------------------------------- */
 
 struct served {
-    struct qn_engine *engine;
+    struct served_engine engine;
     struct sched *sched;
     struct api_model model;
     struct out_syntax syntax;
     const char *aliases[CLI_LIST_MAX + 1];
 };
-
-static enum qn_status open_engine(const char *dir, const struct serve_opts *o, struct served *s,
-                                  struct qn_err *err)
-{
-    struct progress line;
-    progress_start(&line, "Loading", NULL, 1);
-    struct qn_engine_params ep = {
-        .model_dir = dir,
-        .n_thread = (int32_t)o->threads,
-        .n_ctx = (int32_t)o->ctx,
-        .progress = progress_report,
-        .progress_arg = &line,
-    };
-    enum qn_status st = qn_engine_open(&ep, &s->engine, err);
-    progress_end(&line);
-    return st;
-}
 
 static void real_over(const struct cli *c, const char *name, double v, float *io)
 {
@@ -376,9 +363,11 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
 {
     struct api_model *m = &s->model;
     QN_TRY(sampling(c, o, dir, &m->defaults, err));
-    QN_TRY(open_engine(dir, o, s, err));
-    const struct qn_model_info *info = qn_engine_info(s->engine);
-    struct lm lm = lm_of_engine(s->engine);
+    const struct served_params ep = {
+        .dir = dir, .threads = o->threads, .ctx = o->ctx, .isolate = o->isolate};
+    QN_TRY(served_open(&ep, &s->engine, err));
+    const struct qn_model_info *info = s->engine.info;
+    struct lm lm = s->engine.lm;
     struct sched_params sp = {.n_lane = (int32_t)o->batch,
                               .queue_max = (int32_t)o->max_queue,
                               .chunk = (int32_t)o->chunk};
@@ -389,11 +378,13 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         s->aliases[i] = o->aliases.v[i];
     m->name = info->name;
     m->aliases = s->aliases;
-    m->tok = engine_tok(s->engine);
-    m->chat = engine_chat(s->engine);
+    m->tok = s->engine.tok;
+    m->chat = s->engine.chat;
     m->n_ctx = info->n_ctx;
     m->n_vocab = info->n_vocab;
     m->info = info;
+    m->up = s->engine.up;
+    m->up_arg = s->engine.up_arg;
     m->created = clock_unix();
     m->thinking = (enum api_thinking)o->thinking;
     m->reasoning_field = reasoning_fields[o->reasoning_field];
@@ -412,7 +403,7 @@ static void close_model(struct served *s)
     if (s->sched)
         sched_free(s->sched);
     gram_store_free(s->model.grams);
-    qn_engine_free(s->engine);
+    served_close(&s->engine);
 }
 
 /* ---- what is printed ------------------------------------------------------------------------- */
@@ -421,7 +412,7 @@ static void close_model(struct served *s)
  * that the first answer from a small model is a sensible one. */
 static void welcome(const struct served *s, const char *url, bool keyed, struct buf *out)
 {
-    const struct qn_model_info *info = qn_engine_info(s->engine);
+    const struct qn_model_info *info = s->engine.info;
     buf_addf(out,
              "Serving %s (%s, %.1f M parameters, context %d tokens, %d threads) at %s\n\n"
              "curl %s/v1/chat/completions -H 'Content-Type: application/json' %s"

@@ -5,7 +5,7 @@
 
 static const struct cli_verb *const verbs[] = {
     &verb_serve,    &verb_generate, &verb_chat,  &verb_get,     &verb_convert, &verb_inspect,
-    &verb_tokenize, &verb_parity,   &verb_bench, &verb_version, &verb_help,
+    &verb_tokenize, &verb_parity,   &verb_bench, &verb_version, &verb_help,    &verb_engine,
 };
 
 const struct cli_verb *const *cli_verbs(size_t *n)

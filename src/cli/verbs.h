@@ -9,6 +9,7 @@
 extern const struct cli_verb verb_convert;
 extern const struct cli_verb verb_bench;
 extern const struct cli_verb verb_chat;
+extern const struct cli_verb verb_engine;
 extern const struct cli_verb verb_generate;
 extern const struct cli_verb verb_get;
 extern const struct cli_verb verb_inspect;

@@ -16,7 +16,8 @@ static enum qn_status get_health(struct http_req *rq, struct buf *out, struct ap
 {
     if (atomic_load(&rq->srv->draining))
         return api_refuse(e, 503, "draining", NULL, "the server is shutting down");
-    bool ready = atomic_load(&rq->srv->ready);
+    const struct api_model *m = atomic_load(&rq->srv->ready) ? rq->srv->p.model : NULL;
+    bool ready = m && (!m->up || m->up(m->up_arg));
     rq->plain_status = ready ? 200 : 503;
     buf_addz(out, ready ? "{\"status\": \"ok\"}" : "{\"status\": \"loading model\"}");
     return QN_OK;

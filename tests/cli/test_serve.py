@@ -198,3 +198,55 @@ def test_shipped_config(serve, model):
     """contrib/quern.conf is one that starts."""
     s = serve("--config", ROOT / "contrib" / "quern.conf", model)
     assert s.post("/v1/completions", {"prompt": "x", "max_tokens": 1})["model"] == model.name
+
+
+# ---- --isolate: the model in a process of its own -----------------------------------------------
+
+
+def engine_pid(serving):
+    out = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(serving.proc.pid)],
+                         capture_output=True, text=True).stdout
+    pids = [int(line.split()[0]) for line in out.splitlines() if "engine-process" in line]
+    assert len(pids) == 1, out
+    return pids[0]
+
+
+def test_isolated_answers_are_the_same(serve, model):
+    body = {"prompt": "once", "max_tokens": 12, "seed": 5, "logprobs": 2}
+    answers = [serve(model, *args).post("/v1/completions", body)["choices"]
+               for args in ([], ["--isolate"])]
+    assert answers[0] == answers[1]
+
+
+def test_isolated_engine_dies(serve, model):
+    """Requests in flight get 502 or an error event; HTTP stays up; the next request is right."""
+    s = serve(model, "--isolate")
+    long = {"prompt": "x", "max_tokens": 1500, "temperature": 0, "ignore_eos": True}
+    want = s.post("/v1/completions", {**long, "max_tokens": 5})["choices"][0]["text"]
+    for _ in range(2):
+        pid = engine_pid(s)
+        request = urllib.request.Request(s.url + "/v1/completions", json.dumps({**long, "stream": True}).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as r:
+            r.readline()
+            os.kill(pid, signal.SIGKILL)
+            text = r.read().decode()
+        event = json.loads([l for l in text.splitlines() if l.startswith("data: {")][-1][6:])
+        assert event["error"]["code"] == "engine_lost" and "[DONE]" not in text
+        with urllib.request.urlopen(s.url + "/v1/models", timeout=5) as r:
+            assert r.status == 200
+        assert s.post("/v1/completions", {**long, "max_tokens": 5})["choices"][0]["text"] == want
+        assert engine_pid(s) != pid
+        with urllib.request.urlopen(s.url + "/health", timeout=5) as r:
+            assert json.load(r) == {"status": "ok"}
+    pid = engine_pid(s)
+    rc, err = s.stop()
+    assert rc == 0 and err.count("signal 9") == 2
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+def test_isolated_refusals(quern, tmp_path):
+    r = quern("serve", "--isolate", tmp_path)
+    assert r.returncode == 1 and "config.json" in r.stderr + r.stdout
+    r = quern("engine-process")
+    assert r.returncode == 2 and "--isolate" in r.stderr

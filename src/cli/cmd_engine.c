@@ -1,0 +1,85 @@
+/*
+ * cmd_engine.c - `quern engine-process`: the child of `quern serve --isolate`. Not for people: it
+ * talks to its parent on descriptor LM_REMOTE_FD and ends when that is closed.
+ */
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+
+#include "cli/model_arg.h"
+#include "cli/progress.h"
+#include "cli/verbs.h"
+#include "sched/lm_remote.h"
+#include "sched/lm_serve.h"
+
+struct engine_opts {
+    const char *model;
+    int64_t ctx, threads;
+};
+
+static const struct cli_opt engine_opts[] = {
+    CLI_OPT_MODEL(struct engine_opts),
+    CLI_OPT_CTX(struct engine_opts),
+    CLI_OPT_THREADS(struct engine_opts),
+    {.type = CLI_END},
+};
+
+static enum qn_status open_engine(const struct engine_opts *o, const char *dir,
+                                  struct qn_engine **out, struct qn_err *err)
+{
+    struct progress line;
+    progress_start(&line, "Loading", NULL, 1);
+    struct qn_engine_params p = {
+        .model_dir = dir,
+        .n_thread = (int32_t)o->threads,
+        .n_ctx = (int32_t)o->ctx,
+        .progress = progress_report,
+        .progress_arg = &line,
+    };
+    enum qn_status st = qn_engine_open(&p, out, err);
+    progress_end(&line);
+    return st;
+}
+
+static int run_engine(const struct cli *c, void *opts)
+{
+    struct qn_err err = {0};
+    struct qn_engine *e = NULL;
+    struct buf dir = BUF_INIT;
+    int type;
+    socklen_t n = sizeof type;
+    if (getsockopt(LM_REMOTE_FD, SOL_SOCKET, SO_TYPE, &type, &n) != 0)
+        return cli_usage(c, "`quern serve --isolate` starts this process; it does nothing alone");
+    /* The parent decides when to stop; Ctrl-C reaches both. */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const struct engine_opts *o = opts;
+    enum qn_status st = model_arg_find(o->model, &dir, &err);
+    if (st == QN_OK)
+        st = open_engine(o, buf_z(&dir), &e, &err);
+    if (st == QN_OK) {
+        struct lm lm = lm_of_engine(e);
+        st = lm_serve(&lm, qn_engine_info(e), LM_REMOTE_FD, &err);
+    } else {
+        lm_serve_refuse(LM_REMOTE_FD, &err);
+    }
+    qn_engine_free(e);
+    buf_free(&dir);
+    return st == QN_OK ? CLI_OK : CLI_FAILED; /* the parent words it */
+}
+
+const struct cli_verb verb_engine = {
+    .name = "engine-process",
+    .summary = "the engine of quern serve --isolate",
+    .usage = "[options]",
+    .about = "Started by `quern serve --isolate`: holds the model, so that a fault in it ends this "
+             "process and not the server.",
+    .examples = "quern serve --isolate",
+    .opts = engine_opts,
+    .opts_size = sizeof(struct engine_opts),
+    .pos_max = 0,
+    .pos_name = "argument",
+    .hidden = true,
+    .run = run_engine,
+};

@@ -1,0 +1,95 @@
+/*
+ * served.c - see served.h. The child is this very program, run as `quern engine-process`.
+ */
+#include "cli/served.h"
+
+#include <stdio.h>
+
+#include "base/file.h"
+#include "cli/progress.h"
+#include "model/engine.h"
+#include "sched/lm_remote.h"
+
+static enum qn_status open_here(const struct served_params *p, struct served_engine *s,
+                                struct qn_err *err)
+{
+    struct progress line;
+    progress_start(&line, "Loading", NULL, 1);
+    struct qn_engine_params ep = {
+        .model_dir = p->dir,
+        .n_thread = (int32_t)p->threads,
+        .n_ctx = (int32_t)p->ctx,
+        .progress = progress_report,
+        .progress_arg = &line,
+    };
+    enum qn_status st = qn_engine_open(&ep, &s->engine, err);
+    progress_end(&line);
+    QN_TRY(st);
+    s->info = qn_engine_info(s->engine);
+    s->tok = engine_tok(s->engine);
+    s->chat = engine_chat(s->engine);
+    s->lm = lm_of_engine(s->engine);
+    return QN_OK;
+}
+
+static enum qn_status open_text(const char *dir, struct served_engine *s, struct qn_err *err)
+{
+    struct buf cache = BUF_INIT;
+    struct qn_err ignored;
+    bool have = cache_dir(&cache, &ignored) == QN_OK;
+    enum qn_status st = tok_open(dir, have ? buf_z(&cache) : NULL, &s->own_tok, err);
+    buf_free(&cache);
+    QN_TRY(st);
+    st = chat_tmpl_open(dir, &s->own_chat, err);
+    s->tok = s->own_tok;
+    s->chat = s->own_chat;
+    return st == QN_NOT_FOUND ? QN_OK : st;
+}
+
+static bool is_up(void *arg)
+{
+    return lm_remote_up(arg);
+}
+
+static enum qn_status open_child(const struct served_params *p, struct served_engine *s,
+                                 struct qn_err *err)
+{
+    char threads[24], ctx[24], dir_flag[] = "--model", threads_flag[] = "--threads",
+                               ctx_flag[] = "--ctx", verb[] = "engine-process",
+                               self[] = "/proc/self/exe";
+    char *argv[9] = {self, verb, dir_flag, (char *)p->dir};
+    int n = 4;
+    snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
+    snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
+    if (p->threads) {
+        argv[n++] = threads_flag;
+        argv[n++] = threads;
+    }
+    if (p->ctx) {
+        argv[n++] = ctx_flag;
+        argv[n++] = ctx;
+    }
+    QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
+    QN_TRY(open_text(p->dir, s, err));
+    s->info = lm_remote_info(s->remote);
+    s->lm = lm_remote_lm(s->remote);
+    s->up = is_up;
+    s->up_arg = s->remote;
+    return QN_OK;
+}
+
+enum qn_status served_open(const struct served_params *p, struct served_engine *out,
+                           struct qn_err *err)
+{
+    *out = (struct served_engine){0};
+    return p->isolate ? open_child(p, out, err) : open_here(p, out, err);
+}
+
+void served_close(struct served_engine *s)
+{
+    lm_remote_free(s->remote);
+    qn_engine_free(s->engine);
+    tok_free(s->own_tok);
+    chat_tmpl_free(s->own_chat);
+    *s = (struct served_engine){0};
+}

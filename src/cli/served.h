@@ -1,0 +1,39 @@
+/*
+ * served.h - the model behind `quern serve`: an engine in this process, or in a child of its own
+ * that is started again when it dies (--isolate). Main thread.
+ */
+#ifndef CLI_SERVED_H
+#define CLI_SERVED_H
+
+#include "sched/lm.h"
+#include "tmpl/chat.h"
+#include "tok/tok.h"
+
+struct lm_remote;
+
+struct served_engine {
+    const struct qn_model_info *info;
+    const struct tok *tok;
+    const struct chat_tmpl *chat; /* NULL = the model has no chat template */
+    struct lm lm;
+    bool (*up)(void *arg); /* false while a child is being started again; NULL = always up */
+    void *up_arg;
+
+    struct qn_engine *engine; /* one of the two */
+    struct lm_remote *remote;
+    struct tok *own_tok; /* with a remote engine text stays in this process */
+    struct chat_tmpl *own_chat;
+};
+
+struct served_params {
+    const char *dir;
+    int64_t threads, ctx; /* 0 = the engine's choice */
+    bool isolate;
+};
+
+/* Loads with a progress line. *out is to be closed also on failure. */
+enum qn_status served_open(const struct served_params *p, struct served_engine *out,
+                           struct qn_err *err);
+void served_close(struct served_engine *s); /* {0} is fine; the scheduler is gone by then */
+
+#endif

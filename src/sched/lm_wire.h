@@ -1,0 +1,94 @@
+/*
+ * lm_wire.h - what the two sides of a language model in another process share: a memory region and
+ * a socket. lm_remote.c (the program) and lm_serve.c (the process with the model) alone.
+ *
+ * The model's process makes the region once the model is loaded and passes it with its hello. A
+ * call: the program fills `call`, the ids and items, sends one byte; the answer is one byte back.
+ * A closed socket ends either side. The region holds, one behind the other:
+ *
+ *     struct wire, int64 seq_bytes [wire_pages], int32 ids [max_rows],
+ *     float logits [max_rows, n_vocab]
+ *
+ * Logits of a step lie one row behind the other, item by item. The region is sparse: rows that no
+ * step asks for cost nothing.
+ */
+#ifndef SCHED_LM_WIRE_H
+#define SCHED_LM_WIRE_H
+
+#include "base/err.h"
+
+enum { WIRE_ITEMS_MAX = 512, WIRE_EOS_MAX = 64, WIRE_ROWS_MAX = 1 << 16 };
+enum { WIRE_PAGE = 64 }; /* seq_bytes[i]: of a sequence of i * WIRE_PAGE tokens */
+
+enum wire_op { WIRE_SEQ_CREATE, WIRE_SEQ_FREE, WIRE_SEQ_TRUNCATE, WIRE_SEQ_FORK, WIRE_STEP };
+
+struct wire_facts {
+    int32_t n_vocab, n_ctx, max_rows, n_eos, n_thread;
+    int32_t eos_ids[WIRE_EOS_MAX];
+    int64_t n_param, weight_bytes, kv_token_bytes, seq_state_bytes;
+    bool plans, forks; /* the model has seq_bytes, seq_fork */
+    char name[256], family[64], isa[32], arith[32];
+};
+
+/* The first message of the model's process, with the region's descriptor when status is QN_OK. */
+struct wire_hello {
+    enum qn_status status;
+    struct qn_err err; /* `where` means nothing on the other side */
+    size_t bytes;      /* of the region */
+    struct wire_facts facts;
+};
+
+struct wire_call {
+    enum wire_op op;
+    uint64_t seq; /* handle: 0 = none */
+    int32_t n;    /* truncate: tokens; step: items */
+    enum qn_status status;
+    struct qn_err err;
+};
+
+struct wire_item {
+    uint64_t seq;
+    int32_t n_ids, n_logits;
+};
+
+struct wire {
+    struct wire_call call;
+    struct wire_item items[WIRE_ITEMS_MAX];
+};
+
+/* Entries of seq_bytes. */
+static inline size_t wire_pages(int32_t n_ctx)
+{
+    return n_ctx < 0 ? 1 : (size_t)n_ctx / WIRE_PAGE + 2;
+}
+
+/* Bytes of a region; 0 = the numbers do not fit. */
+static inline size_t wire_region(const struct wire_facts *f)
+{
+    size_t n;
+    if (f->max_rows < 1 || f->max_rows > WIRE_ROWS_MAX || f->n_vocab < 1 || f->n_ctx < 1 ||
+        __builtin_mul_overflow((size_t)f->max_rows * sizeof(float), (size_t)f->n_vocab, &n) ||
+        __builtin_add_overflow(n,
+                               sizeof(struct wire) + wire_pages(f->n_ctx) * sizeof(int64_t) +
+                                   (size_t)f->max_rows * sizeof(int32_t),
+                               &n))
+        return 0;
+    return n;
+}
+
+static inline int64_t *wire_seq_bytes(struct wire *w)
+{
+    return (int64_t *)(w + 1);
+}
+
+static inline int32_t *wire_ids(struct wire *w, const struct wire_facts *f)
+{
+    return (int32_t *)(wire_seq_bytes(w) + wire_pages(f->n_ctx));
+}
+
+static inline float *wire_logits(struct wire *w, const struct wire_facts *f)
+{
+    return (float *)(wire_ids(w, f) + f->max_rows);
+}
+
+#endif
