@@ -329,16 +329,17 @@ static enum qn_status sampling(const struct cli *c, const struct serve_opts *o, 
 }
 
 /* What sequences may take together. */
-static enum qn_status plan_memory(const struct serve_opts *o, const struct qn_engine *e,
+static enum qn_status plan_memory(const struct serve_opts *o, const struct served_engine *e,
                                   struct sched_params *sp, struct qn_err *err)
 {
-    const struct qn_model_info *info = qn_engine_info(e);
+    const struct qn_model_info *info = e->info;
+    const struct lm_ops *lm = e->lm.ops;
     int64_t limit = sysmem_limit();
     int64_t budget = o->memory_budget ? o->memory_budget : limit / 10 * 8;
     int64_t rows = (int64_t)sp->n_lane * info->n_vocab * (int64_t)sizeof(float);
     int64_t fixed =
-        info->weight_bytes + qn_transient_bytes(e, (int32_t)sp->n_lane) + rows + PROGRAM_BYTES;
-    int64_t least = qn_seq_bytes(e, FEW_TOKENS < info->n_ctx ? FEW_TOKENS : info->n_ctx);
+        info->weight_bytes + lm->step_bytes(e->lm.self, sp->n_lane) + rows + PROGRAM_BYTES;
+    int64_t least = lm->seq_bytes(e->lm.self, FEW_TOKENS < info->n_ctx ? FEW_TOKENS : info->n_ctx);
     if (budget == 0 && !o->kv_budget) /* the system does not say how much there is */
         return QN_OK;
     if (o->memory_budget && o->kv_budget > budget - fixed)
@@ -373,7 +374,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
                               .chunk = (int32_t)o->chunk};
     if (sp.n_lane > lm.max_rows)
         sp.n_lane = lm.max_rows;
-    QN_TRY(plan_memory(o, s->engine, &sp, err));
+    QN_TRY(plan_memory(o, &s->engine, &sp, err));
     for (int i = 0; i < o->aliases.n; i++)
         s->aliases[i] = o->aliases.v[i];
     m->name = info->name;

@@ -17,6 +17,8 @@ struct lm_ops {
     /* Bytes of memory a sequence of n tokens takes. Any thread, unlike the others. NULL: memory is
      * not planned. */
     int64_t (*seq_bytes)(const void *self, int32_t n);
+    /* Bytes of work memory of a step that wants n logits. Any thread. NULL: not known. */
+    int64_t (*step_bytes)(const void *self, int32_t n_logits);
     /* A second sequence with the same tokens. NULL, or QN_UNSUPPORTED: cannot be. */
     enum qn_status (*seq_fork)(void *self, void *seq, void **out, struct qn_err *err);
 };

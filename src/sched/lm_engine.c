@@ -29,6 +29,11 @@ static int64_t seq_bytes(const void *self, int32_t n)
     return qn_seq_bytes(self, n);
 }
 
+static int64_t step_bytes(const void *self, int32_t n_logits)
+{
+    return qn_transient_bytes(self, n_logits);
+}
+
 static enum qn_status seq_fork(void *self, void *seq, void **out, struct qn_err *err)
 {
     struct qn_seq *q = NULL;
@@ -44,6 +49,7 @@ struct lm lm_of_engine(struct qn_engine *e)
                                       .seq_truncate = seq_truncate,
                                       .step = step,
                                       .seq_bytes = seq_bytes,
+                                      .step_bytes = step_bytes,
                                       .seq_fork = seq_fork};
     const struct qn_model_info *info = qn_engine_info(e);
     return (struct lm){

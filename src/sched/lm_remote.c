@@ -549,6 +549,13 @@ static int64_t seq_bytes(const void *self, int32_t n)
     return r->seq_bytes[page < pages ? page : pages - 1];
 }
 
+/* Grows evenly with the rows. */
+static int64_t step_bytes(const void *self, int32_t n_logits)
+{
+    const int64_t *b = ((const struct lm_remote *)self)->facts.step_bytes;
+    return b[0] + (b[1] - b[0]) * n_logits;
+}
+
 static void seq_free(void *self, void *seq)
 {
     struct lm_remote *r = self;
@@ -627,6 +634,7 @@ struct lm lm_remote_lm(struct lm_remote *r)
         .seq_truncate = seq_truncate,
         .step = step,
         .seq_bytes = r->facts.plans ? seq_bytes : NULL,
+        .step_bytes = r->facts.plans ? step_bytes : NULL,
         .seq_fork = r->facts.forks ? seq_fork : NULL,
     };
     return (struct lm){

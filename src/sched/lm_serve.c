@@ -65,6 +65,8 @@ static void fill_facts(const struct lm *lm, const struct qn_model_info *info, st
     for (int32_t i = 0; i < f->n_eos; i++)
         f->eos_ids[i] = lm->eos_ids[i];
     f->plans = lm->ops->seq_bytes != NULL;
+    for (int32_t i = 0; i < 2 && lm->ops->step_bytes; i++)
+        f->step_bytes[i] = lm->ops->step_bytes(lm->self, i);
     f->forks = lm->ops->seq_fork != NULL;
     if (!info)
         return;

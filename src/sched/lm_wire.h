@@ -26,7 +26,8 @@ struct wire_facts {
     int32_t n_vocab, n_ctx, max_rows, n_eos, n_thread;
     int32_t eos_ids[WIRE_EOS_MAX];
     int64_t n_param, weight_bytes, kv_token_bytes, seq_state_bytes;
-    bool plans, forks; /* the model has seq_bytes, seq_fork */
+    int64_t step_bytes[2]; /* of none, of one row of logits */
+    bool plans, forks;     /* the model has seq_bytes, seq_fork */
     char name[256], family[64], isa[32], arith[32];
 };
 

@@ -582,10 +582,10 @@ void scripted_free(struct scripted *sc)
 struct lm scripted_lm(struct scripted *sc)
 {
 #define OPS seq_create, seq_free, seq_truncate, step
-    static const struct lm_ops ops[4] = {{OPS, NULL, NULL},
-                                         {OPS, seq_bytes, NULL},
-                                         {OPS, NULL, seq_fork},
-                                         {OPS, seq_bytes, seq_fork}};
+    static const struct lm_ops ops[4] = {{OPS, .seq_fork = NULL},
+                                         {OPS, .seq_bytes = seq_bytes},
+                                         {OPS, .seq_fork = seq_fork},
+                                         {OPS, .seq_bytes = seq_bytes, .seq_fork = seq_fork}};
     return (struct lm){.ops = &ops[(sc->p.token_bytes > 0) + 2 * sc->p.fork],
                        .self = sc,
                        .n_vocab = sc->n_vocab,
