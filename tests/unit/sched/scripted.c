@@ -510,6 +510,19 @@ static bool count_step(struct scripted *sc, struct qn_step_item *items, int32_t 
     return fails;
 }
 
+/* Counts the tokens that a step adds; false when there is no memory for them. */
+static bool hold(struct scripted *sc, int32_t rows)
+{
+    struct scripted_counts *c = &sc->counts;
+    pthread_mutex_lock(&sc->mu);
+    bool fits = sc->max_tokens < 0 || c->held + rows <= sc->max_tokens;
+    if (fits)
+        c->held += rows;
+    c->held_most = c->held > c->held_most ? c->held : c->held_most;
+    pthread_mutex_unlock(&sc->mu);
+    return fits;
+}
+
 static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, struct qn_err *err)
 {
     struct scripted *sc = self;
@@ -523,11 +536,8 @@ static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, st
         nanosleep(&(struct timespec){us / 1000000, us % 1000000 * 1000}, NULL);
     if (fails)
         return err_set(err, QN_INTERNAL, "scripted", "this step fails as the test says");
-    if (sc->max_tokens >= 0 && sc->counts.held + rows > sc->max_tokens)
+    if (!hold(sc, rows))
         return err_set(err, QN_NO_MEMORY, "scripted", "no memory for %d tokens more", rows);
-    sc->counts.held += rows;
-    if (sc->counts.held > sc->counts.held_most)
-        sc->counts.held_most = sc->counts.held;
     for (int32_t i = 0; i < n; i++)
         step_item(sc, &items[i]);
     return QN_OK;
