@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 
@@ -52,16 +53,35 @@ static enum qn_status read_reals(const struct json *v, const char *what, int32_t
     return QN_OK;
 }
 
-/* p<i>.<kind> as [rows, n_vocab]; NULL when it is not there. */
-static enum qn_status read_array(const struct golden *g, int32_t i, const char *kind,
-                                 int32_t n_vocab, const float **out, int32_t *rows, int32_t *cols,
-                                 struct qn_err *err)
+/* The values of t where float can be read: in the file, or in *copy when they lie unaligned. */
+static enum qn_status aligned(const struct st_tensor *t, const float **out, float **copy,
+                              struct qn_err *err)
+{
+    *out = (const float *)t->data;
+    if (!t->data || (uintptr_t)t->data % _Alignof(float) == 0)
+        return QN_OK;
+    *copy = malloc(t->bytes);
+    if (!*copy)
+        QN_FAIL(err, QN_NO_MEMORY, "golden", "out of memory for %zu bytes of logits", t->bytes);
+    memcpy(*copy, t->data, t->bytes);
+    *out = *copy;
+    return QN_OK;
+}
+
+struct rows {
+    const float **at;
+    int32_t *n;
+    float **copy;
+};
+
+/* p<i>.<kind> as [rows, n_vocab]; none when it is not there. */
+static enum qn_status read_array(struct golden *g, int32_t i, const char *kind, int32_t n_vocab,
+                                 const struct rows *to, struct qn_err *err)
 {
     char name[64], shape[128];
     snprintf(name, sizeof name, "p%d.%s", i, kind);
     const struct st_tensor *t = g->arrays ? st_find(g->arrays, str_of(name)) : NULL;
-    *out = NULL;
-    *rows = 0;
+    *to->n = 0;
     if (!t)
         return QN_OK;
     if (t->dtype != ST_F32 || t->n_dim != 2 || t->shape[0] > GOLDEN_IDS_MAX ||
@@ -69,10 +89,9 @@ static enum qn_status read_array(const struct golden *g, int32_t i, const char *
         QN_FAIL(err, QN_BAD_INPUT, "golden",
                 "%s is %s %s; expected F32 [tokens, %d]: is the golden of another model?", name,
                 t->dtype_name, st_shape_text(t, shape, sizeof shape), n_vocab);
-    *rows = (int32_t)t->shape[0];
-    *cols = (int32_t)t->shape[1];
-    *out = (const float *)t->data;
-    return QN_OK;
+    *to->n = (int32_t)t->shape[0];
+    g->p[i].n_vocab = (int32_t)t->shape[1];
+    return aligned(t, to->at, to->copy, err);
 }
 
 static const struct json *either(const struct json *v, const char *a, const char *b)
@@ -105,11 +124,13 @@ static enum qn_status read_prompt(struct golden *g, int32_t i, int32_t n_vocab,
     if (p->n_ids < 1)
         QN_FAIL(err, QN_BAD_INPUT, "golden", "prompt %d has no ids", i);
     QN_TRY(read_reals(json_get(v, "margins"), "margins", p->n_greedy, &p->margins, err));
-    QN_TRY(read_array(g, i, "full", n_vocab, &p->full, &rows, &p->n_vocab, err));
+    const struct rows full = {&p->full, &rows, &p->copy[0]};
+    const struct rows decode = {&p->decode, &p->n_decode, &p->copy[1]};
+    QN_TRY(read_array(g, i, "full", n_vocab, &full, err));
     if (p->full && rows != p->n_ids)
         QN_FAIL(err, QN_BAD_INPUT, "golden", "p%d.full has %d rows for a prompt of %d ids", i, rows,
                 p->n_ids);
-    QN_TRY(read_array(g, i, "decode", n_vocab, &p->decode, &p->n_decode, &p->n_vocab, err));
+    QN_TRY(read_array(g, i, "decode", n_vocab, &decode, err));
     if (p->n_decode > p->n_greedy)
         QN_FAIL(err, QN_BAD_INPUT, "golden", "p%d.decode has %d rows for %d greedy ids", i,
                 p->n_decode, p->n_greedy);
@@ -192,6 +213,8 @@ void golden_close(struct golden *g)
         free(g->p[i].ids);
         free(g->p[i].greedy);
         free(g->p[i].margins);
+        free(g->p[i].copy[0]);
+        free(g->p[i].copy[1]);
     }
     free(g->text);
     free(g->nll);

@@ -20,6 +20,7 @@ struct golden_prompt {
     const float *full;   /* [n_ids, n_vocab], or NULL */
     const float *decode; /* [n_decode, n_vocab]: logits after greedy token j, or NULL */
     int32_t n_decode, n_vocab;
+    float *copy[2];                        /* of arrays that lie unaligned in their file; owned */
     int32_t top_id[GOLDEN_TOP_MAX], n_top; /* log-probabilities behind the prompt */
     double top_logprob[GOLDEN_TOP_MAX];
 };
