@@ -204,11 +204,18 @@ def test_shipped_config(serve, model):
 
 
 def engine_pid(serving):
-    out = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(serving.proc.pid)],
-                         capture_output=True, text=True).stdout
-    pids = [int(line.split()[0]) for line in out.splitlines() if "engine-process" in line]
-    assert len(pids) == 1, out
-    return pids[0]
+    """The server's child, from /proc: `ps` is not on every machine."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as f, open(f"/proc/{pid}/cmdline") as c:
+                parent, words = int(f.read().rsplit(")", 1)[1].split()[1]), c.read().split("\0")
+        except OSError:
+            continue
+        if parent == serving.proc.pid and "engine-process" in words:
+            found.append(int(pid))
+    assert len(found) == 1, found
+    return found[0]
 
 
 def test_isolated_answers_are_the_same(serve, model):
