@@ -6,8 +6,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include "cli/engine_open.h"
 #include "cli/model_arg.h"
-#include "cli/progress.h"
 #include "cli/verbs.h"
 #include "sched/lm_remote.h"
 #include "sched/lm_serve.h"
@@ -23,23 +23,6 @@ static const struct cli_opt engine_opts[] = {
     CLI_OPT_THREADS(struct engine_opts),
     {.type = CLI_END},
 };
-
-static enum qn_status open_engine(const struct engine_opts *o, const char *dir,
-                                  struct qn_engine **out, struct qn_err *err)
-{
-    struct progress line;
-    progress_start(&line, "Loading", NULL, 1);
-    struct qn_engine_params p = {
-        .model_dir = dir,
-        .n_thread = (int32_t)o->threads,
-        .n_ctx = (int32_t)o->ctx,
-        .progress = progress_report,
-        .progress_arg = &line,
-    };
-    enum qn_status st = qn_engine_open(&p, out, err);
-    progress_end(&line);
-    return st;
-}
 
 static int run_engine(const struct cli *c, void *opts)
 {
@@ -57,7 +40,7 @@ static int run_engine(const struct cli *c, void *opts)
     const struct engine_opts *o = opts;
     enum qn_status st = model_arg_find(o->model, &dir, &err);
     if (st == QN_OK)
-        st = open_engine(o, buf_z(&dir), &e, &err);
+        st = engine_open(buf_z(&dir), o->threads, o->ctx, &e, &err);
     if (st == QN_OK) {
         struct lm lm = lm_of_engine(e);
         st = lm_serve(&lm, qn_engine_info(e), LM_REMOTE_FD, &err);

@@ -6,25 +6,14 @@
 #include <stdio.h>
 
 #include "base/file.h"
-#include "cli/progress.h"
+#include "cli/engine_open.h"
 #include "model/engine.h"
 #include "sched/lm_remote.h"
 
 static enum qn_status open_here(const struct served_params *p, struct served_engine *s,
                                 struct qn_err *err)
 {
-    struct progress line;
-    progress_start(&line, "Loading", NULL, 1);
-    struct qn_engine_params ep = {
-        .model_dir = p->dir,
-        .n_thread = (int32_t)p->threads,
-        .n_ctx = (int32_t)p->ctx,
-        .progress = progress_report,
-        .progress_arg = &line,
-    };
-    enum qn_status st = qn_engine_open(&ep, &s->engine, err);
-    progress_end(&line);
-    QN_TRY(st);
+    QN_TRY(engine_open(p->dir, p->threads, p->ctx, &s->engine, err));
     s->info = qn_engine_info(s->engine);
     s->tok = engine_tok(s->engine);
     s->chat = engine_chat(s->engine);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "cli/engine_open.h"
 #include "cli/model_arg.h"
 #include "cli/progress.h"
 #include "cli/term.h"
@@ -15,23 +16,6 @@
 #include "sched/gen_defaults.h"
 
 #define POLL_MS 100
-
-static enum qn_status open_engine(const char *dir, int64_t threads, int64_t ctx, struct session *s,
-                                  struct qn_err *err)
-{
-    struct progress line;
-    progress_start(&line, "Loading", NULL, 1);
-    struct qn_engine_params ep = {
-        .model_dir = dir,
-        .n_thread = (int32_t)threads,
-        .n_ctx = (int32_t)ctx,
-        .progress = progress_report,
-        .progress_arg = &line,
-    };
-    enum qn_status st = qn_engine_open(&ep, &s->engine, err);
-    progress_end(&line);
-    return st;
-}
 
 enum qn_status session_open(const char *model, int64_t threads, int64_t ctx, struct session *s,
                             struct qn_err *err)
@@ -41,7 +25,7 @@ enum qn_status session_open(const char *model, int64_t threads, int64_t ctx, str
     struct buf dir = BUF_INIT;
     enum qn_status st = model_arg_find(model, &dir, err);
     if (st == QN_OK)
-        st = open_engine(buf_z(&dir), threads, ctx, s, err);
+        st = engine_open(buf_z(&dir), threads, ctx, &s->engine, err);
     if (st == QN_OK)
         st = gen_defaults_load(buf_z(&dir), &s->defaults, err);
     buf_free(&dir);

@@ -1,0 +1,23 @@
+/*
+ * engine_open.c - see engine_open.h.
+ */
+#include "cli/engine_open.h"
+
+#include "cli/progress.h"
+
+enum qn_status engine_open(const char *dir, int64_t threads, int64_t ctx, struct qn_engine **out,
+                           struct qn_err *err)
+{
+    struct progress line;
+    progress_start(&line, "Loading", NULL, 1);
+    struct qn_engine_params p = {
+        .model_dir = dir,
+        .n_thread = (int32_t)threads,
+        .n_ctx = (int32_t)ctx,
+        .progress = progress_report,
+        .progress_arg = &line,
+    };
+    enum qn_status st = qn_engine_open(&p, out, err);
+    progress_end(&line);
+    return st;
+}
