@@ -15,11 +15,6 @@
 /* ---- content blocks --------------------------------------------------------------------------
  */
 
-static enum qn_status no_memory(struct api_error *e)
-{
-    return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
-}
-
 static enum qn_status text_of(const struct json *block, const char *at, struct str *text,
                               struct api_error *e)
 {
@@ -121,7 +116,7 @@ static enum qn_status keep(struct shaper *s, struct buf *b, struct str *out)
 {
     *out = b->failed ? (struct str){NULL, 0} : arena_str(s->r->arena, buf_str(b));
     buf_free(b);
-    return out->p ? QN_OK : no_memory(s->e);
+    return out->p ? QN_OK : api_no_memory(s->e);
 }
 
 /* A result that failed says so, where its text does not. */
@@ -185,7 +180,7 @@ static enum qn_status add_user(struct shaper *s, const struct json *content, con
         }
     }
     if (st == QN_OK && text.failed)
-        st = no_memory(s->e);
+        st = api_no_memory(s->e);
     if (st == QN_OK && said)
         turns_message(&s->t, "user", buf_str(&text));
     buf_free(&text);
@@ -242,7 +237,7 @@ static enum qn_status add_system(struct shaper *s, const struct json *content, c
     struct buf b = BUF_INIT;
     enum qn_status st = join_text(content, at, "\n\n", &b, s->e);
     if (st == QN_OK && b.failed)
-        st = no_memory(s->e);
+        st = api_no_memory(s->e);
     if (st == QN_OK && b.n > 0)
         turns_message(&s->t, "system", buf_str(&b));
     buf_free(&b);
@@ -292,7 +287,7 @@ static enum qn_status add_messages(struct shaper *s, const struct json *o)
     for (size_t i = 0; i < json_len(list); i++)
         QN_TRY(add_message(s, json_at(list, i), i));
     if (!turns_end(&s->t))
-        return no_memory(s->e);
+        return api_no_memory(s->e);
     if (s->t.out.n == 0)
         return api_refuse(s->e, 400, "invalid_value", "messages", "messages hold no content");
     return QN_OK;
@@ -483,7 +478,6 @@ static enum qn_status shape(struct shaper *s, const struct json *o)
 {
     struct buf b = BUF_INIT;
     struct jw w;
-    struct qn_err err = {0};
     QN_TRY(add_messages(s, o));
     jw_init(&w, &b);
     jw_obj(&w);
@@ -497,11 +491,8 @@ static enum qn_status shape(struct shaper *s, const struct json *o)
     if (st == QN_OK)
         st = write_format(&w, o, s->e);
     jw_obj_end(&w);
-    if (st == QN_OK && b.failed)
-        st = no_memory(s->e);
-    else if (st == QN_OK &&
-             json_parse(buf_str(&b), "messages", JSON_DEPTH_MAX + 8, &s->r->shaped, &err) != QN_OK)
-        st = api_refuse_err(s->e, &err, "messages");
+    if (st == QN_OK)
+        st = api_request_shaped(s->r, &b, "messages", s->e);
     buf_free(&b);
     return st;
 }

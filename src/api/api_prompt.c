@@ -44,7 +44,7 @@ static enum qn_status start_token(const struct api_model *m, struct api_prompt *
                           "%s is empty and this model has no start token to begin from", name);
     int32_t *v = malloc(sizeof *v);
     if (!v)
-        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        return api_no_memory(e);
     if (p->ids_owned)
         free(p->ids);
     *v = bos;
@@ -95,7 +95,7 @@ enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, st
             return api_refuse_err(e, &err, "messages");
         r->prompts = arena_zalloc_n(r->arena, 1, sizeof *r->prompts);
         if (!r->prompts)
-            return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+            return api_no_memory(e);
         r->prompts[0].text = (struct str){buf_z(&r->chat_prompt), r->chat_prompt.n};
         r->n_prompts = 1;
     }

@@ -41,6 +41,22 @@ enum qn_status api_refuse(struct api_error *e, int http, const char *code, const
     }
 }
 
+enum qn_status api_no_memory(struct api_error *e)
+{
+    return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+}
+
+enum qn_status api_request_shaped(struct api_request *r, const struct buf *body, const char *field,
+                                  struct api_error *e)
+{
+    struct qn_err err = {0};
+    if (body->failed)
+        return api_no_memory(e);
+    if (json_parse(buf_str(body), field, JSON_DEPTH_MAX + 8, &r->shaped, &err) != QN_OK)
+        return api_refuse_err(e, &err, field);
+    return QN_OK;
+}
+
 enum qn_status api_refuse_err(struct api_error *e, const struct qn_err *err, const char *param)
 {
     switch (err->code) {
@@ -125,7 +141,7 @@ enum qn_status api_request_read(const struct api_dialect *d, const struct api_mo
     api_make_id(d->id_prefix, r->id);
     r->arena = arena_create(0);
     if (!r->arena)
-        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        return api_no_memory(e);
     if (json_parse(body, "body", JSON_DEPTH_MAX, &r->body, &err) != QN_OK)
         return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
                           err.msg);

@@ -140,7 +140,7 @@ enum qn_status exchange_start(struct sched *s, const struct api_model *m,
     struct exchange *x = calloc(1, sizeof *x);
     *out = NULL;
     if (!x)
-        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        return api_no_memory(e);
     x->sched = s;
     x->m = m;
     x->r = r;

@@ -69,6 +69,7 @@ struct api_error {
  * NULL. */
 enum qn_status api_refuse(struct api_error *e, int http, const char *code, const char *param,
                           const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+enum qn_status api_no_memory(struct api_error *e); /* 503: this request does not fit now */
 /* From an engine or scheduler error: input errors keep their message, internal ones do not. */
 enum qn_status api_refuse_err(struct api_error *e, const struct qn_err *err, const char *param);
 
@@ -148,6 +149,9 @@ struct api_request {
     int64_t created; /* Unix seconds */
 };
 
+/* Makes r->shaped of the chat body a dialect has written; field: the one its refusals name. */
+enum qn_status api_request_shaped(struct api_request *r, const struct buf *body, const char *field,
+                                  struct api_error *e);
 void api_request_free(struct api_request *r);
 
 /* ---- answer ---------------------------------------------------------------------------------- */

@@ -110,7 +110,7 @@ static enum qn_status detokenize(const struct api_model *m, const struct json *o
     size_t n = json_len(list);
     int32_t *ids = calloc(n ? n : 1, sizeof *ids);
     if (!ids)
-        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        return api_no_memory(e);
     for (size_t i = 0; i < n; i++) {
         int64_t id;
         if (!json_i64(json_at(list, i), &id) || id < 0 || id >= tok_size(m->tok)) {

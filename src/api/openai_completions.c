@@ -26,7 +26,7 @@ static enum qn_status ids_of(const struct api_model *m, const struct json *list,
                           "prompt holds an empty list of token ids; expected at least one");
     p->ids = arena_zalloc_n(r->arena, n, sizeof *p->ids);
     if (!p->ids)
-        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        return api_no_memory(e);
     for (size_t i = 0; i < n; i++) {
         const struct json *v = json_at(list, i);
         int64_t id;
@@ -61,7 +61,7 @@ static enum qn_status prompt_of(const struct api_model *m, const struct json *o,
                           "prompt holds %zu prompts; expected at most %d", n, API_PROMPTS_MAX);
     r->prompts = arena_zalloc_n(r->arena, n, sizeof *r->prompts);
     if (!r->prompts)
-        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        return api_no_memory(e);
     for (size_t i = 0; i < n; i++) {
         const struct json *one = many ? json_at(v, i) : v;
         struct api_prompt *p = &r->prompts[i];

@@ -21,11 +21,6 @@ struct shaper {
     struct api_error *e;
 };
 
-static enum qn_status no_memory(struct api_error *e)
-{
-    return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
-}
-
 static bool is_type(const struct json *v, const char *type)
 {
     return str_eqz(json_str(json_get(v, "type")), type);
@@ -69,7 +64,7 @@ static enum qn_status add_system(struct shaper *s, struct str text)
     if (text.n > 0 && s->system.n > 0)
         buf_addz(&s->system, "\n\n");
     buf_add_str(&s->system, text);
-    return s->system.failed ? no_memory(s->e) : QN_OK;
+    return s->system.failed ? api_no_memory(s->e) : QN_OK;
 }
 
 static enum qn_status add_message(struct shaper *s, const struct json *item, const char *at)
@@ -86,7 +81,7 @@ static enum qn_status add_message(struct shaper *s, const struct json *item, con
     }
     enum qn_status st = join_parts(json_get(item, "content"), name.s, &text, s->e);
     if (st == QN_OK && text.failed)
-        st = no_memory(s->e);
+        st = api_no_memory(s->e);
     if (st == QN_OK && system)
         st = add_system(s, buf_str(&text));
     else if (st == QN_OK && assistant) {
@@ -123,7 +118,7 @@ static enum qn_status add_result(struct shaper *s, const struct json *item, cons
     name = field_name("%s.output", at);
     enum qn_status st = join_parts(json_get(item, "output"), name.s, &text, s->e);
     if (st == QN_OK && text.failed)
-        st = no_memory(s->e);
+        st = api_no_memory(s->e);
     if (st == QN_OK)
         turns_result(&s->t, id, buf_str(&text));
     buf_free(&text);
@@ -203,7 +198,7 @@ static enum qn_status add_history(const struct api_model *m, struct shaper *s)
                         "hour, and only with \"store\": true",
                         SHOWN(id));
     else if (b.failed || json_memory(buf_str(&b)) > HISTORY_MEMORY)
-        st = no_memory(s->e);
+        st = api_no_memory(s->e);
     else if (json_parse(buf_str(&b), "history", JSON_DEPTH_MAX + 2, &s->r->history, &err) != QN_OK)
         st = api_refuse_err(s->e, &err, "previous_response_id");
     buf_free(&b);
@@ -221,7 +216,7 @@ static enum qn_status add_messages(const struct api_model *m, struct shaper *s)
     QN_TRY(add_history(m, s));
     QN_TRY(add_input(s, json_get(o, "input")));
     if (!turns_end(&s->t))
-        return no_memory(s->e);
+        return api_no_memory(s->e);
     if (s->t.out.n == 0 && s->system.n == 0)
         return api_refuse(s->e, 400, "invalid_value", "input", "input holds no message");
     return QN_OK;
@@ -448,7 +443,6 @@ static enum qn_status shape(const struct api_model *m, struct shaper *s)
     const struct json *o = s->r->body;
     struct buf b = BUF_INIT;
     struct jw w;
-    struct qn_err err = {0};
     QN_TRY(add_messages(m, s));
     jw_init(&w, &b);
     jw_obj(&w);
@@ -459,11 +453,8 @@ static enum qn_status shape(const struct api_model *m, struct shaper *s)
     if (st == QN_OK)
         st = write_format(&w, o, s->e);
     jw_obj_end(&w);
-    if (st == QN_OK && b.failed)
-        st = no_memory(s->e);
-    else if (st == QN_OK &&
-             json_parse(buf_str(&b), "input", JSON_DEPTH_MAX + 8, &s->r->shaped, &err) != QN_OK)
-        st = api_refuse_err(s->e, &err, "input");
+    if (st == QN_OK)
+        st = api_request_shaped(s->r, &b, "input", s->e);
     buf_free(&b);
     return st;
 }

@@ -605,7 +605,7 @@ bool outparse_next(struct outparse *p, struct api_event *ev)
     struct call_host *h = &p->h;
     if (h->failed && h->last.kind != API_EV_ERROR) {
         *ev = (struct api_event){.kind = API_EV_ERROR, .choice = h->last.choice};
-        api_refuse(&ev->err, 503, "no_memory", NULL, "not enough memory for this request now");
+        api_no_memory(&ev->err);
         h->last.kind = API_EV_ERROR;
         h->n_queue = h->next = 0;
         return true;

@@ -194,7 +194,7 @@ enum qn_status api_tools_compile(const struct api_model *m, struct api_request *
                              .close = of(f->close),
                              .separator = of(f->separator)};
     if (!v || !fill_tags(r, f, v, &tags.n))
-        return api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+        return api_no_memory(e);
     if (!forced) { /* text before a call is free, and so is no call at all */
         tags.trigger = str_of(f->open ? f->open : f->begin);
         const char *name = strchr(tags.trigger.p, '%');

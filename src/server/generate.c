@@ -121,7 +121,7 @@ static void next_event(struct job *j, int wait_ms, struct api_event *ev)
 static void stream_fails(struct job *j, size_t whole)
 {
     struct api_event ev = {.kind = API_EV_ERROR};
-    api_refuse(&ev.err, 503, "no_memory", NULL, "not enough memory for this request now");
+    api_no_memory(&ev.err);
     ev.err.request_id = j->id;
     j->over = true;
     j->out.n = whole;
@@ -225,7 +225,7 @@ static bool collect(struct job *j, struct api_answer *a, struct api_error *e)
             return false;
         }
         if (api_answer_add(a, &ev) != QN_OK) {
-            api_refuse(e, 503, "no_memory", NULL, "not enough memory for this request now");
+            api_no_memory(e);
             return false;
         }
         if (ev.kind == API_EV_END)

@@ -266,7 +266,7 @@ static enum MHD_Result take_body(struct http_req *rq, const char *p, size_t n)
         if (!rq->body.failed)
             return MHD_YES;
         atomic_fetch_sub(&s->body_bytes, (long long)n);
-        api_refuse(&rq->refusal, 503, "no_memory", NULL, "not enough memory for this request now");
+        api_no_memory(&rq->refusal);
     }
     unstore(rq);
     return refuse_now(rq, false);

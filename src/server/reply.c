@@ -60,7 +60,7 @@ static struct MHD_Response *response_of(struct buf *body, const char *type)
 enum MHD_Result reply_no_memory(struct http_req *rq)
 {
     struct api_error e;
-    api_refuse(&e, 503, "no_memory", NULL, "not enough memory for this request now");
+    api_no_memory(&e);
     return reply_error(rq, &e);
 }
 
