@@ -142,3 +142,37 @@ def test_a_client_that_leaves(client):
     assert now["running"] == 0 and now["cancelled"] == before + 1
     r = client.completions.create(model="smollm2", prompt="1 2 3 4", max_tokens=2)
     assert r.usage.completion_tokens == 2 or r.choices[0].finish_reason == "stop"
+
+
+# ---- structured output ------------------------------------------------------------------------------
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                   "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 2}},
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+
+
+def test_json_schema(client):
+    for seed, temperature in ((1, 0), (2, 1.0), (3, 1.8)):
+        r = client.chat.completions.create(
+            model="smollm2", messages=[{"role": "user", "content": "Invent a person."}], temperature=temperature,
+            seed=seed, max_tokens=120,
+            response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}})
+        assert r.choices[0].finish_reason == "stop", r
+        doc = json.loads(r.choices[0].message.content)
+        assert list(doc) == ["name", "age", "tags"]
+        assert isinstance(doc["name"], str) and len(doc["name"]) <= 20
+        assert type(doc["age"]) is int and 0 <= doc["age"] <= 120
+        assert len(doc["tags"]) <= 2 and set(doc["tags"]) <= {"red", "green", "blue"}
+
+
+def test_choice_and_regex(client):
+    ask = {"model": "smollm2", "messages": [{"role": "user", "content": "Is the sky blue?"}], "temperature": 0}
+    r = client.chat.completions.create(extra_body={"guided_choice": ["Yes", "No"]}, **ask)
+    assert r.choices[0].message.content in ("Yes", "No")
+    free = client.chat.completions.create(max_tokens=16, **ask)
+    any_text = client.chat.completions.create(max_tokens=16, extra_body={"guided_regex": r"[\s\S]*"}, **ask)
+    assert free.choices[0].message.content == any_text.choices[0].message.content

@@ -608,15 +608,48 @@ static void test_bias(void **state)
     sampler_free(s);
 }
 
+/* ---- restricted draws ---------------------------------------------------------------------- */
+
+/* Only what is allowed comes, whatever the filters; the logprobs are those of the whole row; the
+ * restriction is for one draw. */
+static void test_allow(void **state)
+{
+    enum { N = 700 };
+    float x[N];
+    uint64_t bits[(N + 63) / 64] = {0};
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(6 * rng_unit(1, 2, (uint64_t)i));
+    x[5] = 20;
+    bits[3] = 0xF0; /* 196 to 199 */
+    bits[10] = 1;   /* 640 */
+    for (int k = 0; k < 6; k++) {
+        struct sample_params p = plain(k % 2 ? 1.5f : 0);
+        p.top_p = k == 3 ? 0.5f : 1;
+        p.top_k = k == 5 ? 3 : 0;
+        p.n_top = 2;
+        struct sampler *s = make(p, N);
+        for (int64_t at = 0; at < 40; at++) {
+            sampler_allow(s, bits);
+            struct sampled t = draw(s, x, N, at);
+            assert_true((t.id >= 196 && t.id < 200) || t.id == 640);
+            assert_int_equal(t.top[0].id, 5);
+            assert_true(t.logprob < -10 && t.logprob > SAMPLE_LOGPROB_FLOOR);
+        }
+        assert_int_equal(draw(s, x, N, 41).id, 5);
+        sampler_free(s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),     cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_draws),      cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_xtc_coin),   cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_order),      cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_bad_logits), cmocka_unit_test(test_floor),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_golden),    cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_draws),     cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_xtc_coin),  cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_allow),     cmocka_unit_test(test_order),
+        cmocka_unit_test(test_penalties), cmocka_unit_test(test_bad_logits),
+        cmocka_unit_test(test_floor),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_bias),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
