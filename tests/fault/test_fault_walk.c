@@ -365,6 +365,10 @@ static const struct ask asks[] = {
     {"/v1/messages", "{" MESSAGES ",\"max_tokens\":40,\"temperature\":0,\"stream\":true}", true,
      true},
     {"/v1/messages", "{" MESSAGES ",\"max_tokens\":40,\"temperature\":0}", false, true},
+    {"/v1/responses",
+     "{\"input\":\"[[say:hello zebra]]\",\"max_output_tokens\":40,\"temperature\":0,"
+     "\"store\":false}",
+     false, false},
 };
 #define N_ASK (int)(sizeof asks / sizeof asks[0])
 
