@@ -51,11 +51,12 @@ asan tsan clang: ## that stage of the tests alone
 	@tools/setup.sh test $(BUILD)
 	@python3 tools/run_tests.py --build $(BUILD) $@
 
-soak: ## 10,000 mixed requests, 8 at a time, a fifth of them aborted (the tests take a short one)
+soak: ## 10,000 mixed requests over each of two models, 8 at a time, a fifth aborted (the tests take a few)
 	@tools/setup.sh test $(BUILD)
 	@$(MAKE) build
 	@ninja -C $(BUILD) -j $(J) --quiet tests/http/quern-scripted
-	@QUERN_SOAK=1250 QUERN_BUILD=$(BUILD) $(PYTHON) -m pytest -q tests/http/test_hangup.py -k test_soak
+	@QUERN_SOAK=10000 QUERN_BUILD=$(BUILD) QUERN_BIN=$(BUILD)/quern $(BUILD)/venv/bin/python -m pytest -q \
+	  -p no:cacheprovider tests/http/test_soak.py
 
 FUZZ_SECONDS ?= 60
 fuzz: ## libFuzzer over every target, FUZZ_SECONDS each (or T=name for one)

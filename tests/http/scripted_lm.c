@@ -187,11 +187,27 @@ static enum qn_status run_item(const struct scripted_lm *m, struct qn_step_item 
     return QN_OK;
 }
 
+/* As lm.h wants it: a step that fails has changed nothing. */
 static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, struct qn_err *err)
 {
     int sleep_us = 0;
-    for (int32_t i = 0; i < n; i++)
-        QN_TRY(run_item(self, &items[i], &sleep_us, err));
+    for (int32_t i = 0; i < n; i++) {
+        struct seq *q = (struct seq *)items[i].seq;
+        size_t n_ids = q->ids.n;
+        int32_t n_prompt = q->n_prompt;
+        enum qn_status st = run_item(self, &items[i], &sleep_us, err);
+        if (st == QN_OK)
+            continue;
+        q->ids.n = n_ids;
+        q->n_prompt = n_prompt;
+        while (i-- > 0) {
+            q = (struct seq *)items[i].seq;
+            q->ids.n -= (size_t)items[i].n_ids;
+            if (q->ids.n < (size_t)q->n_prompt)
+                q->n_prompt = 0;
+        }
+        return st;
+    }
     if (sleep_us > 0)
         usleep((useconds_t)sleep_us);
     return QN_OK;

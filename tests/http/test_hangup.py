@@ -1,18 +1,17 @@
-"""Clients that leave, stay half, or come in crowds; the server's own end."""
+"""Clients that leave or stay half, overload; the server's own end."""
 
 import os
 import signal
 import socket
 import struct
-import threading
 import time
 
 import pytest
 
 import wire
-from wire import Reader, chat_body, completion_body, encode, post, request, say, script
+from wire import Reader, chat_body, encode, post, request, say
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
 FOREVER = "free [[delay=2000]]"  # 2 ms per token, up to the window
 
 
@@ -172,59 +171,6 @@ def test_light_routes_answer_while_the_model_is_busy(server):
     times.sort()
     # 5 ms on a quiet machine; the test machine may be busy with other work.
     assert times[len(times) // 2] < 0.005, times[len(times) // 2]
-
-
-# ---- many, with aborts -----------------------------------------------------------------------------
-
-
-def soak(server, rounds, clients=8):
-    """rounds requests per client, every fifth one aborted; every text is checked."""
-    wrong = []
-
-    def client(k):
-        for i in range(rounds):
-            text = f"client {k} round {i} " + "🙂" * (i % 5)
-            path, body = (CHAT, chat_body(say(text))) if i % 2 else \
-                (COMPLETIONS, completion_body(say(text)))
-            if i % 5 == 4:
-                s = server.connect()
-                slow = FOREVER if i % 2 else say("x" * 200, delay=1000)
-                s.sendall(encode("POST", path, {**(chat_body(slow) if path == CHAT else
-                                                   completion_body(slow)), "stream": i % 3 == 0}))
-                time.sleep(0.01)
-                s.close() if k % 2 else reset(s)
-                continue
-            try:
-                if i % 3 == 0:
-                    got = wire.stream(server, path, body).text[0]
-                else:
-                    c = post(server, path, body).json()["choices"][0]
-                    got = c["message"]["content"] if path == CHAT else c["text"]
-                if got != text:
-                    wrong.append((text, got))
-            except Exception as e:  # noqa: BLE001 - reported below with its text
-                wrong.append((text, repr(e)))
-
-    threads = [threading.Thread(target=client, args=(k,)) for k in range(clients)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    return wrong
-
-
-def test_soak(server):
-    rounds = int(os.environ.get("QUERN_SOAK", "25"))
-    assert soak(server, 10) == []
-    wait_until(lambda: running(server) == 0)
-    time.sleep(0.5)
-    fd0, rss0 = fds(server), rss_kib(server)
-    assert soak(server, rounds) == []
-    wait_until(lambda: running(server) == 0)
-    wait_until(lambda: fds(server) <= fd0 + 1, 5)
-    assert rss_kib(server) < rss0 * 1.15 + 8192
-    stats = server.stats()["requests"]
-    assert stats["submitted"] == stats["finished"] + stats["failed"] + stats["cancelled"]
 
 
 # ---- the end ------------------------------------------------------------------------------------------

@@ -43,13 +43,13 @@ for _text in TEXTS:
             PIECES.setdefault(_raw[_i:_j], 260 + len(PIECES))
 
 
-def write_tokenizer(folder, template=TEMPLATE, special=()):
+def write_tokenizer(folder, template=TEMPLATE, special=(), pieces=PIECES):
     """special: names of further special tokens; their ids are the highest."""
     vocab = {CHARS[b]: b for b in range(256)}
-    vocab.update({"".join(CHARS[b] for b in raw): i for raw, i in PIECES.items()})
+    vocab.update({"".join(CHARS[b] for b in raw): i for raw, i in pieces.items()})
     all_special = dict(SPECIAL)
     for i, name in enumerate(special):
-        all_special[name] = 260 + len(PIECES) + i
+        all_special[name] = 260 + len(pieces) + i
     added = [
         {"id": i, "content": s, "special": True, "single_word": False, "lstrip": False,
          "rstrip": False, "normalized": False}
