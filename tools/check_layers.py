@@ -14,6 +14,7 @@ LOWER = {"base": []}
 LOWER["tok"] = ["base"]
 LOWER["tmpl"] = ["base"]
 LOWER["gram"] = ["base"]
+LOWER["store"] = ["base"]
 LOWER["kernels"] = ["base"]
 LOWER["exec"] = LOWER["kernels"] + ["kernels"]
 LOWER["model"] = LOWER["exec"] + ["exec", "tok", "tmpl"]
