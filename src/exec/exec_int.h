@@ -88,6 +88,7 @@ struct kv_prefix {
     int32_t from, end;
     struct kv_run runs[KV_GROUP_MAX];
     struct kv_state *state; /* after token end-1; NULL = none, or no layer has one */
+    bool has_state;         /* without a state: a hollow one says what it would have */
 };
 
 struct kv_store {

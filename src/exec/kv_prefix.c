@@ -15,7 +15,7 @@ void kv_prefix_free(struct exec *ex, struct kv_prefix *p)
     if (!p)
         return;
     for (int32_t g = 0; g < ex->kv.n_group; g++) {
-        for (int32_t i = 0; i < p->runs[g].n; i++)
+        for (int32_t i = 0; p->runs[g].pages && i < p->runs[g].n; i++)
             kv_page_give(ex, g, p->runs[g].pages[i]);
         free(p->runs[g].pages);
     }
@@ -79,6 +79,7 @@ enum qn_status kv_prefix_create(struct exec *ex, struct kv_seq *s, int32_t from,
     if (n == s->len && n && s->own[s->now]) {
         p->state = s->own[s->now];
         p->state->refs++;
+        p->has_state = true;
     }
     *out = p;
     return QN_OK;
@@ -101,6 +102,7 @@ enum qn_status kv_prefix_part(struct exec *ex, const struct kv_prefix *p, int32_
     if (n == p->end && p->state) {
         q->state = p->state;
         q->state->refs++;
+        q->has_state = true;
     }
     *out = q;
     return QN_OK;
@@ -129,18 +131,24 @@ int64_t kv_prefix_own_bytes(const struct exec *ex, const struct kv_prefix *p)
 /* ---- chains -----------------------------------------------------------------------------------
  */
 
-/* Page i of a group for a sequence of the chain's first n tokens, from the last run that has it;
- * NULL when no run has all of its tokens. */
-static struct kv_page *chain_page(const struct kv_chain *c, int32_t g, int32_t i, int32_t n)
+/* The last run that has page i of a group, for a sequence of the chain's first n tokens; NULL when
+ * no run has all of its tokens. */
+static const struct kv_run *chain_run(const struct kv_chain *c, int32_t g, int32_t i, int32_t n)
 {
     int32_t need = (i + 1) * KV_PAGE < n ? (i + 1) * KV_PAGE : n;
     for (int32_t k = c->n_part - 1; k >= 0; k--) {
         const struct kv_prefix *p = c->parts[k];
         const struct kv_run *r = &p->runs[g];
         if (i >= r->first && i < r->first + r->n)
-            return p->end >= need ? r->pages[i - r->first] : NULL;
+            return p->end >= need ? r : NULL;
     }
     return NULL;
+}
+
+static struct kv_page *chain_page(const struct kv_chain *c, int32_t g, int32_t i, int32_t n)
+{
+    const struct kv_run *r = chain_run(c, g, i, n);
+    return r ? r->pages[i - r->first] : NULL;
 }
 
 /* The state after the chain's first n tokens; NULL = not there. */
@@ -165,7 +173,7 @@ static int32_t pages_usable(const struct exec *ex, const struct kv_chain *c, int
     int32_t usable = n;
     for (int32_t g = 0; g < ex->kv.n_group; g++)
         for (int32_t i = kv_pages(n) - 1; i >= needed_from(&ex->kv.groups[g], n); i--)
-            if (!chain_page(c, g, i, n)) {
+            if (!chain_run(c, g, i, n)) {
                 usable = i * KV_PAGE < usable ? i * KV_PAGE : usable;
                 break;
             }
@@ -179,7 +187,7 @@ static int32_t state_usable(const struct exec *ex, const struct kv_chain *c, int
     if (!ex->kv.state_bytes)
         return n;
     for (int32_t k = 0; k < c->n_part; k++)
-        if (c->parts[k]->end <= n && c->parts[k]->end > usable && c->parts[k]->state)
+        if (c->parts[k]->end <= n && c->parts[k]->end > usable && c->parts[k]->has_state)
             usable = c->parts[k]->end;
     return usable;
 }
