@@ -43,6 +43,7 @@ enum { KV_GROUP_MAX = 4 };
 struct kv_page {
     uint8_t *data;
     int32_t refs;
+    int32_t cached;              /* of these, by prefixes of a cache */
     int32_t claimed;             /* slots that others than the writer rely on */
     const struct kv_seq *writer; /* who may append behind them; NULL = nobody */
 };
@@ -66,7 +67,7 @@ struct kv_table {
 /* A recurrent state of all layers. */
 struct kv_state {
     float *data;
-    int32_t refs;
+    int32_t refs, cached;
 };
 
 struct kv_seq {
@@ -86,9 +87,9 @@ struct kv_run {
 
 struct kv_prefix {
     int32_t from, end;
+    bool cached; /* its references are a cache's */
     struct kv_run runs[KV_GROUP_MAX];
     struct kv_state *state; /* after token end-1; NULL = none, or no layer has one */
-    bool has_state;         /* without a state: a hollow one says what it would have */
 };
 
 struct kv_store {
@@ -105,8 +106,8 @@ struct kv_store {
     int32_t n_spare, cap_spare;
     int64_t budget_bytes;   /* 0 = none */
     int64_t free_max_bytes; /* more than this goes back to the system */
-    /* One thread writes, any may read. */
-    _Atomic int64_t used_bytes, free_bytes;
+    /* One thread writes, any may read. idle: of pages and states that only a cache holds. */
+    _Atomic int64_t used_bytes, free_bytes, idle_bytes;
 };
 
 /* Routed experts. A place is a (row, slot) pair in the order of experts. */
@@ -265,8 +266,12 @@ void kv_seq_cancel(struct exec *ex, struct kv_seq *s);
 void kv_seq_clear(struct exec *ex, struct kv_seq *s);
 /* Puts page i of a group into an empty place of the table, taking over a reference. */
 void kv_table_put(struct kv_table *t, int32_t i, struct kv_page *p);
-/* Others will rely on the page's first `slots` tokens. */
-void kv_page_share(struct kv_page *p, int32_t slots);
+/* Others will rely on the page's first `slots` tokens: a reference more. */
+void kv_page_share(struct exec *ex, int32_t group, struct kv_page *p, int32_t slots);
+/* A reference becomes a cache's, or ends being one. */
+void kv_page_cache(struct exec *ex, int32_t group, struct kv_page *p, int32_t by);
+void kv_state_cache(struct exec *ex, struct kv_state *st, int32_t by);
+void kv_state_share(struct exec *ex, struct kv_state *st); /* a reference more */
 void kv_seq_set_state(struct exec *ex, struct kv_seq *s,
                       struct kv_state *st); /* a reference more */
 

@@ -205,6 +205,45 @@ static void make_room(struct exec *ex, size_t bytes)
         trim(ex, kv->budget_bytes - kv->used_bytes - (int64_t)bytes);
 }
 
+/* Only a cache holds it. */
+static bool idle(int32_t refs, int32_t cached)
+{
+    return cached && refs == cached;
+}
+
+/* References change by `refs`, those of a cache by `cached`. */
+static void count_refs(struct exec *ex, int32_t *n, int32_t *n_cached, int32_t refs, int32_t cached,
+                       size_t bytes)
+{
+    bool was = idle(*n, *n_cached);
+    *n += refs;
+    *n_cached += cached;
+    QN_ASSERT(*n >= *n_cached && *n_cached >= 0);
+    ex->kv.idle_bytes += ((int64_t)idle(*n, *n_cached) - was) * (int64_t)bytes;
+}
+
+void kv_page_share(struct exec *ex, int32_t g, struct kv_page *p, int32_t slots)
+{
+    count_refs(ex, &p->refs, &p->cached, 1, 0, ex->kv.groups[g].page_bytes);
+    if (p->claimed < slots)
+        p->claimed = slots;
+}
+
+void kv_page_cache(struct exec *ex, int32_t g, struct kv_page *p, int32_t by)
+{
+    count_refs(ex, &p->refs, &p->cached, 0, by, ex->kv.groups[g].page_bytes);
+}
+
+void kv_state_share(struct exec *ex, struct kv_state *st)
+{
+    count_refs(ex, &st->refs, &st->cached, 1, 0, ex->kv.state_bytes);
+}
+
+void kv_state_cache(struct exec *ex, struct kv_state *st, int32_t by)
+{
+    count_refs(ex, &st->refs, &st->cached, 0, by, ex->kv.state_bytes);
+}
+
 struct kv_page *kv_page_take(struct exec *ex, int32_t g)
 {
     struct kv_store *kv = &ex->kv;
@@ -225,7 +264,7 @@ struct kv_page *kv_page_take(struct exec *ex, int32_t g)
         p->data = data;
     }
     p->refs = 1;
-    p->claimed = 0;
+    p->cached = p->claimed = 0;
     p->writer = NULL;
     kv->used_bytes += (int64_t)k->page_bytes;
     return p;
@@ -236,7 +275,8 @@ void kv_page_give(struct exec *ex, int32_t g, struct kv_page *p)
     struct kv_store *kv = &ex->kv;
     struct kv_group *k = &kv->groups[g];
     QN_ASSERT(p->refs > 0);
-    if (--p->refs)
+    count_refs(ex, &p->refs, &p->cached, -1, 0, k->page_bytes);
+    if (p->refs)
         return;
     kv->used_bytes -= (int64_t)k->page_bytes;
     if (!list_push((void ***)&k->free, &k->n_free, &k->cap_free, p)) {
@@ -266,6 +306,7 @@ struct kv_state *kv_state_take(struct exec *ex)
         st->data = data;
     }
     st->refs = 1;
+    st->cached = 0;
     kv->used_bytes += (int64_t)kv->state_bytes;
     return st;
 }
@@ -273,7 +314,10 @@ struct kv_state *kv_state_take(struct exec *ex)
 void kv_state_give(struct exec *ex, struct kv_state *st)
 {
     struct kv_store *kv = &ex->kv;
-    if (!st || --st->refs)
+    if (!st)
+        return;
+    count_refs(ex, &st->refs, &st->cached, -1, 0, kv->state_bytes);
+    if (st->refs)
         return;
     kv->used_bytes -= (int64_t)kv->state_bytes;
     if (!list_push((void ***)&kv->spare, &kv->n_spare, &kv->cap_spare, st)) {
@@ -306,6 +350,11 @@ int64_t kv_bytes_used(const struct exec *ex)
 int64_t kv_bytes_free(const struct exec *ex)
 {
     return ex->kv.free_bytes;
+}
+
+int64_t kv_bytes_idle(const struct exec *ex)
+{
+    return ex->kv.idle_bytes;
 }
 
 int32_t kv_first_page(const struct kv_group *g, int32_t n)

@@ -12,9 +12,6 @@
 #ifndef EXEC_KV_H
 #define EXEC_KV_H
 
-#include <sys/uio.h>
-
-#include "base/buf.h"
 #include "exec/exec.h"
 
 /* ---- amounts -------------------------------------------------------------------------------- */
@@ -26,6 +23,8 @@ int64_t kv_seq_bytes_held(const struct exec *ex, const struct kv_seq *s);
 /* Bytes in use by all sequences and prefixes, each page once; bytes kept for reuse beside them. */
 int64_t kv_bytes_used(const struct exec *ex);
 int64_t kv_bytes_free(const struct exec *ex);
+/* Of the bytes in use, those that only a cache's prefixes hold (kv_prefix_cached). */
+int64_t kv_bytes_idle(const struct exec *ex);
 
 /* ---- sharing -------------------------------------------------------------------------------- */
 
@@ -35,8 +34,9 @@ enum qn_status kv_seq_fork(struct exec *ex, struct kv_seq *src, int32_t n, struc
 
 /* The memory of tokens [from, n) of a sequence, counted by reference and immutable; with the
  * recurrent state after token n-1 when the sequence had just that many. It holds whole pages, from
- * the one that token `from` is in; of a window only those that token n and the KV_ROLLBACK tokens
- * before it see. Nothing is copied. */
+ * the one that token `from` is in; of a window those that token n and the KV_ROLLBACK tokens before
+ * it see, also in front of `from`: what goes on behind n needs no window of the prefixes before.
+ * Nothing is copied. */
 struct kv_prefix;
 enum qn_status kv_prefix_create(struct exec *ex, struct kv_seq *s, int32_t from, int32_t n,
                                 struct kv_prefix **out, struct qn_err *err);
@@ -48,6 +48,20 @@ int32_t kv_prefix_from(const struct kv_prefix *p);
 int32_t kv_prefix_end(const struct kv_prefix *p);
 /* Bytes that freeing it would give back: what nobody else holds. */
 int64_t kv_prefix_own_bytes(const struct exec *ex, const struct kv_prefix *p);
+
+/* For caches. Marks p, once, as one of a cache's: parts of it are too. */
+void kv_prefix_cached(struct exec *ex, struct kv_prefix *p);
+/* A sequence can go on behind p, given the prefixes before it: windows are whole, and the state is
+ * there where there is one. */
+bool kv_prefix_complete(const struct exec *ex, const struct kv_prefix *p);
+/* Gives back what only such a sequence needs: windows and state. */
+void kv_prefix_thin(struct exec *ex, struct kv_prefix *p);
+/* p's part of kv_bytes_idle, a page in several prefixes divided among them; of that, the part that
+ * thin would drop. */
+int64_t kv_prefix_idle(const struct exec *ex, const struct kv_prefix *p);
+int64_t kv_prefix_idle_end(const struct exec *ex, const struct kv_prefix *p);
+/* Others than a cache hold some of it. */
+bool kv_prefix_in_use(const struct exec *ex, const struct kv_prefix *p);
 
 /* Prefixes of one line of tokens, each beginning where the one before ends, the first at 0. */
 struct kv_chain {
@@ -62,48 +76,5 @@ enum qn_status kv_seq_from(struct exec *ex, const struct kv_chain *c, int32_t n,
                            struct kv_seq **out, struct qn_err *err);
 /* s becomes the chain's first n tokens, whatever it was. kv_chain_usable(n) must be n. */
 void kv_seq_become(struct exec *ex, struct kv_seq *s, const struct kv_chain *c, int32_t n);
-
-/* ---- to files and back (kv_io.c) ------------------------------------------------------------ */
-
-/* What memory a prefix has: small, and enough to make an empty one of the same kind. */
-enum { KV_SHAPE_GROUPS = 4 };
-struct kv_shape {
-    int32_t from, end; /* tokens */
-    struct {
-        int32_t first, n; /* pages of a group */
-    } runs[KV_SHAPE_GROUPS];
-    bool state;
-};
-void kv_prefix_shape(const struct kv_prefix *p, struct kv_shape *out);
-/* As bytes, and from bytes that nobody vouches for: false when no prefix of this exec can have
- * that shape. */
-enum { KV_SHAPE_BYTES = 12 + 8 * KV_SHAPE_GROUPS };
-void kv_shape_write(const struct kv_shape *s, uint8_t out[KV_SHAPE_BYTES]);
-bool kv_shape_read(const struct exec *ex, const uint8_t *p, size_t n, struct kv_shape *out);
-/* Pieces of memory of such a prefix (each page, then the state), and their bytes in all. */
-int32_t kv_shape_parts(const struct exec *ex, const struct kv_shape *s);
-int64_t kv_shape_bytes(const struct exec *ex, const struct kv_shape *s);
-
-/* A prefix's memory as a list of pieces that do not change until the export is freed, so that
- * another thread may read them: full pages by reference, those still being filled as copies. Create
- * and free on the engine's thread. */
-struct kv_export;
-enum qn_status kv_export_create(struct exec *ex, const struct kv_prefix *p, struct kv_export **out,
-                                struct qn_err *err);
-const struct iovec *kv_export_parts(const struct kv_export *x, int32_t *n);
-void kv_export_free(struct exec *ex, struct kv_export *x); /* NULL is fine */
-
-/* A prefix with memory of its own for the pieces of an export of that shape to be read into. Until
- * all of them are there it may only be freed. QN_BUSY beyond the budget. */
-enum qn_status kv_import_create(struct exec *ex, const struct kv_shape *s, struct kv_prefix **out,
-                                struct qn_err *err);
-void kv_import_parts(const struct exec *ex, struct kv_prefix *p, struct iovec *out);
-
-/* A prefix without memory, to ask kv_chain_usable what one with memory could do; it may be a part
- * of chains for that only. NULL: no memory. */
-struct kv_prefix *kv_hollow_create(const struct kv_shape *s);
-
-/* Everything that decides which bytes mean what in pages and states, as text. */
-void kv_layout_describe(const struct exec *ex, struct buf *out);
 
 #endif

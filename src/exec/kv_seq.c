@@ -55,17 +55,10 @@ static void drop_front(struct exec *ex, struct kv_seq *s, int32_t g, int32_t fir
         table_drop(ex, s, g, t->first++);
 }
 
-void kv_page_share(struct kv_page *p, int32_t slots)
-{
-    p->refs++;
-    if (p->claimed < slots)
-        p->claimed = slots;
-}
-
 void kv_seq_set_state(struct exec *ex, struct kv_seq *s, struct kv_state *st)
 {
     struct kv_state *was = s->own[s->now];
-    st->refs++;
+    kv_state_share(ex, st);
     s->own[s->now] = st;
     s->state[s->now] = st->data;
     kv_state_give(ex, was);
