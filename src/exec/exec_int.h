@@ -90,6 +90,7 @@ struct kv_prefix {
     bool cached; /* its references are a cache's */
     struct kv_run runs[KV_GROUP_MAX];
     struct kv_state *state; /* after token end-1; NULL = none, or no layer has one */
+    bool has_state;         /* without a state: a hollow one says what it would have */
 };
 
 struct kv_store {

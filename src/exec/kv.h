@@ -12,6 +12,9 @@
 #ifndef EXEC_KV_H
 #define EXEC_KV_H
 
+#include <sys/uio.h>
+
+#include "base/buf.h"
 #include "exec/exec.h"
 
 /* ---- amounts -------------------------------------------------------------------------------- */
@@ -49,7 +52,7 @@ int32_t kv_prefix_end(const struct kv_prefix *p);
 /* Bytes that freeing it would give back: what nobody else holds. */
 int64_t kv_prefix_own_bytes(const struct exec *ex, const struct kv_prefix *p);
 
-/* For caches. Marks p, once, as one of a cache's: parts of it are too. */
+/* For caches. Marks p, once, as one of a cache's (parts made of it are not). */
 void kv_prefix_cached(struct exec *ex, struct kv_prefix *p);
 /* A sequence can go on behind p, given the prefixes before it: windows are whole, and the state is
  * there where there is one. */
@@ -76,5 +79,48 @@ enum qn_status kv_seq_from(struct exec *ex, const struct kv_chain *c, int32_t n,
                            struct kv_seq **out, struct qn_err *err);
 /* s becomes the chain's first n tokens, whatever it was. kv_chain_usable(n) must be n. */
 void kv_seq_become(struct exec *ex, struct kv_seq *s, const struct kv_chain *c, int32_t n);
+
+/* ---- to files and back (kv_io.c) ------------------------------------------------------------ */
+
+/* What memory a prefix has: small, and enough to make an empty one of the same kind. */
+enum { KV_SHAPE_GROUPS = 4 };
+struct kv_shape {
+    int32_t from, end; /* tokens */
+    struct {
+        int32_t first, n; /* pages of a group */
+    } runs[KV_SHAPE_GROUPS];
+    bool state;
+};
+void kv_prefix_shape(const struct kv_prefix *p, struct kv_shape *out);
+/* As bytes, and from bytes that nobody vouches for: false when no prefix of this exec can have
+ * that shape. */
+enum { KV_SHAPE_BYTES = 12 + 8 * KV_SHAPE_GROUPS };
+void kv_shape_write(const struct kv_shape *s, uint8_t out[KV_SHAPE_BYTES]);
+bool kv_shape_read(const struct exec *ex, const uint8_t *p, size_t n, struct kv_shape *out);
+/* Pieces of memory of such a prefix (each page, then the state), and their bytes in all. */
+int32_t kv_shape_parts(const struct exec *ex, const struct kv_shape *s);
+int64_t kv_shape_bytes(const struct exec *ex, const struct kv_shape *s);
+
+/* A prefix's memory as a list of pieces that do not change until the export is freed, so that
+ * another thread may read them: full pages by reference, those still being filled as copies. Create
+ * and free on the engine's thread. */
+struct kv_export;
+enum qn_status kv_export_create(struct exec *ex, const struct kv_prefix *p, struct kv_export **out,
+                                struct qn_err *err);
+const struct iovec *kv_export_parts(const struct kv_export *x, int32_t *n);
+void kv_export_free(struct exec *ex, struct kv_export *x); /* NULL is fine */
+
+/* A prefix with memory of its own for the pieces of an export of that shape to be read into. Until
+ * all of them are there it may only be freed. QN_BUSY beyond the budget. */
+enum qn_status kv_import_create(struct exec *ex, const struct kv_shape *s, struct kv_prefix **out,
+                                struct qn_err *err);
+void kv_import_parts(const struct exec *ex, struct kv_prefix *p, struct iovec *out);
+
+/* A prefix without memory, to ask kv_chain_usable what one with memory could do; it may be a part
+ * of chains for that only. NULL: no memory. */
+struct kv_prefix *kv_hollow_create(const struct kv_shape *s);
+
+/* Everything that decides which bytes mean what in pages and states, as text. */
+void kv_layout_describe(const struct exec *ex, struct buf *out);
 
 #endif

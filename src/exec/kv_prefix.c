@@ -14,7 +14,7 @@
 static void run_drop(struct exec *ex, struct kv_prefix *p, int32_t g)
 {
     struct kv_run *r = &p->runs[g];
-    for (int32_t i = 0; i < r->n; i++) {
+    for (int32_t i = 0; r->pages && i < r->n; i++) {
         if (p->cached)
             kv_page_cache(ex, g, r->pages[i], -1);
         kv_page_give(ex, g, r->pages[i]);
@@ -29,6 +29,7 @@ static void state_drop(struct exec *ex, struct kv_prefix *p)
         kv_state_cache(ex, p->state, -1);
     kv_state_give(ex, p->state);
     p->state = NULL;
+    p->has_state = false;
 }
 
 void kv_prefix_free(struct exec *ex, struct kv_prefix *p)
@@ -104,6 +105,7 @@ enum qn_status kv_prefix_create(struct exec *ex, struct kv_seq *s, int32_t from,
     if (n == s->len && n && s->own[s->now]) {
         p->state = s->own[s->now];
         kv_state_share(ex, p->state);
+        p->has_state = true;
     }
     *out = p;
     return QN_OK;
@@ -126,9 +128,8 @@ enum qn_status kv_prefix_part(struct exec *ex, const struct kv_prefix *p, int32_
     if (n == p->end && p->state) {
         q->state = p->state;
         kv_state_share(ex, q->state);
+        q->has_state = true;
     }
-    if (p->cached)
-        kv_prefix_cached(ex, q);
     *out = q;
     return QN_OK;
 }
@@ -182,7 +183,7 @@ bool kv_prefix_complete(const struct exec *ex, const struct kv_prefix *p)
                                         r->first + r->n < kv_pages(p->end)))
             return false;
     }
-    return p->state || !ex->kv.state_bytes;
+    return p->has_state || !ex->kv.state_bytes;
 }
 
 void kv_prefix_thin(struct exec *ex, struct kv_prefix *p)
@@ -232,15 +233,16 @@ bool kv_prefix_in_use(const struct exec *ex, const struct kv_prefix *p)
 /* ---- chains -----------------------------------------------------------------------------------
  */
 
-/* The last run that has page i of a group vouches for its tokens up to *end; NULL = none has it. */
-static struct kv_page *chain_last(const struct kv_chain *c, int32_t g, int32_t i, int32_t *end)
+/* The last run that has page i of a group, which vouches for its tokens up to *end; NULL = none
+ * has it. */
+static const struct kv_run *chain_last(const struct kv_chain *c, int32_t g, int32_t i, int32_t *end)
 {
     for (int32_t k = c->n_part - 1; k >= 0; k--) {
         const struct kv_prefix *p = c->parts[k];
         const struct kv_run *r = &p->runs[g];
         if (i >= r->first && i < r->first + r->n) {
             *end = p->end < (i + 1) * KV_PAGE ? p->end : (i + 1) * KV_PAGE;
-            return r->pages[i - r->first];
+            return r;
         }
     }
     return NULL;
@@ -251,8 +253,8 @@ static struct kv_page *chain_last(const struct kv_chain *c, int32_t g, int32_t i
 static struct kv_page *chain_page(const struct kv_chain *c, int32_t g, int32_t i, int32_t n)
 {
     int32_t need = (i + 1) * KV_PAGE < n ? (i + 1) * KV_PAGE : n, end;
-    struct kv_page *p = chain_last(c, g, i, &end);
-    return p && end >= need ? p : NULL;
+    const struct kv_run *r = chain_last(c, g, i, &end);
+    return r && end >= need ? r->pages[i - r->first] : NULL;
 }
 
 /* The state after the chain's first n tokens; NULL = not there. */
@@ -295,7 +297,7 @@ static int32_t state_usable(const struct exec *ex, const struct kv_chain *c, int
     if (!ex->kv.state_bytes)
         return n;
     for (int32_t k = 0; k < c->n_part; k++)
-        if (c->parts[k]->end <= n && c->parts[k]->end > usable && c->parts[k]->state)
+        if (c->parts[k]->end <= n && c->parts[k]->end > usable && c->parts[k]->has_state)
             usable = c->parts[k]->end;
     return usable;
 }

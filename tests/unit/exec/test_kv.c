@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../check.h"
+#include "base/hash.h"
 #include "exec/exec_int.h"
 
 enum { N_CTX = 700, ROWS = 96, SEQS = 7, PREFIXES = 9, TAPS = 2, STATE_LAYER = 3 };
@@ -273,6 +274,63 @@ static void do_part(struct world *w)
     assert_int_equal(kv_prefix_end(k->p), k->n);
 }
 
+/* A prefix leaves for a file and comes back: through bytes, into memory of its own. */
+static void do_file(struct world *w)
+{
+    struct kept *k = &w->kept[rnd(PREFIXES)];
+    struct kv_shape shape, again;
+    uint8_t text[KV_SHAPE_BYTES];
+    struct kv_export *x;
+    struct kv_prefix *p;
+    struct qn_err err;
+    int32_t n;
+    if (!k->p)
+        return;
+    kv_prefix_shape(k->p, &shape);
+    kv_shape_write(&shape, text);
+    assert_true(kv_shape_read(w->ex, text, sizeof text, &again));
+    assert_memory_equal(&shape, &again, sizeof shape);
+    if (kv_import_create(w->ex, &again, &p, &err) != QN_OK) {
+        assert_int_equal(err.code, QN_BUSY);
+        assert_true(w->ex->kv.budget_bytes > 0);
+        return;
+    }
+    CHECK_OK(kv_export_create(w->ex, k->p, &x, &err), err);
+    const struct iovec *from = kv_export_parts(x, &n);
+    assert_int_equal(n, kv_shape_parts(w->ex, &shape));
+    struct iovec *to = calloc((size_t)n + 1, sizeof *to);
+    kv_import_parts(w->ex, p, to);
+    int64_t bytes = 0;
+    for (int32_t i = 0; i < n; i++) {
+        assert_int_equal(from[i].iov_len, to[i].iov_len);
+        memcpy(to[i].iov_base, from[i].iov_base, to[i].iov_len);
+        bytes += (int64_t)to[i].iov_len;
+    }
+    assert_int_equal(bytes, kv_shape_bytes(w->ex, &shape));
+    free(to);
+    kv_export_free(w->ex, x);
+    kv_prefix_free(w->ex, k->p);
+    k->p = p;
+    w->counter[5]++;
+}
+
+/* What prefixes without memory say of a chain must be what those with memory do. */
+static void check_hollow(const struct world *w, const struct kv_chain *c, int32_t n)
+{
+    const struct kv_prefix *p[PREFIXES];
+    struct kv_prefix *made[PREFIXES];
+    struct kv_shape shape;
+    for (int i = 0; i < c->n_part; i++) {
+        kv_prefix_shape(c->parts[i], &shape);
+        p[i] = made[i] = kv_hollow_create(&shape);
+        assert_non_null(made[i]);
+    }
+    assert_int_equal(kv_chain_usable(w->ex, &(struct kv_chain){p, c->n_part}, n),
+                     kv_chain_usable(w->ex, c, n));
+    for (int i = 0; i < c->n_part; i++)
+        kv_prefix_free(w->ex, made[i]);
+}
+
 /* ---- chains ---------------------------------------------------------------------------------- */
 
 static bool covered(struct kept *const *parts, int n_part, int layer, int32_t t)
@@ -330,6 +388,7 @@ static void do_chain(struct world *w)
     while (!oracle_usable(w, parts, n, m))
         m--;
     assert_int_equal(kv_chain_usable(w->ex, &c, asked), m);
+    check_hollow(w, &c, asked);
     struct line *l = &w->lines[rnd(SEQS)];
     struct qn_err err;
     if (l->s && rnd(2)) {
@@ -406,7 +465,10 @@ static void check_accounts(const struct world *w)
 
 static void one_operation(struct world *w)
 {
-    switch (rnd(16)) {
+    switch (rnd(17)) {
+    case 16:
+        do_file(w);
+        break;
     case 0:
         do_create(w);
         break;
@@ -456,7 +518,8 @@ static void wander(bool recurrent, int64_t budget, uint32_t from, int n_op)
     exec_free(w.ex);
     if (budget) /* it must have mattered */
         assert_true(w.counter[0] > n_op / 100);
-    assert_true(w.counter[2] > n_op / 100 && w.counter[3] > n_op / 50 && w.counter[4] > 0);
+    assert_true(w.counter[2] > n_op / 100 && w.counter[3] > n_op / 50 && w.counter[4] > 0 &&
+                w.counter[5] > n_op / 100);
 }
 
 static void test_random(void **state)
@@ -632,11 +695,77 @@ static void test_attention_bits(void **state)
         }
 }
 
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* What an export lists stays as it is while the sequence goes on, in the same page too. */
+static void test_export_stands_still(void **state)
+{
+    static struct world w;
+    struct qn_err err;
+    struct kv_prefix *p;
+    struct kv_export *x;
+    memset(&w, 0, sizeof w);
+    w.ex = make_exec(false, 0);
+    seed = 77;
+    CHECK_OK(kv_seq_create(w.ex, &w.lines[0].s, &err), err);
+    while (w.lines[0].n < 150)
+        do_step(&w);
+    CHECK_OK(kv_prefix_create(w.ex, w.lines[0].s, 0, w.lines[0].n - 3, &p, &err), err);
+    CHECK_OK(kv_export_create(w.ex, p, &x, &err), err);
+    kv_prefix_free(w.ex, p);
+    int32_t n;
+    const struct iovec *v = kv_export_parts(x, &n);
+    uint64_t was[64], now;
+    assert_in_range(n, 3, 64);
+    for (int32_t i = 0; i < n; i++)
+        was[i] = hash64(v[i].iov_base, v[i].iov_len, 0);
+    kv_seq_truncate(w.ex, w.lines[0].s, w.lines[0].n - 3);
+    w.lines[0].n -= 3;
+    for (int i = 0; i < 40; i++)
+        do_step(&w);
+    kv_seq_free(w.ex, w.lines[0].s);
+    for (int32_t i = 0; i < n; i++) {
+        now = hash64(v[i].iov_base, v[i].iov_len, 0);
+        assert_int_equal(was[i], now);
+    }
+    kv_export_free(w.ex, x);
+    assert_int_equal(kv_bytes_used(w.ex), 0);
+    exec_free(w.ex);
+}
+
+/* Shapes that no prefix of this exec has are refused. */
+static void test_shapes_refused(void **state)
+{
+    struct exec *ex = make_exec(false, 0);
+    struct kv_shape good = {.from = 64, .end = 200}, out;
+    good.runs[0].first = 1;
+    good.runs[0].n = 3;
+    uint8_t p[KV_SHAPE_BYTES + 1] = {0};
+    kv_shape_write(&good, p);
+    assert_true(kv_shape_read(ex, p, KV_SHAPE_BYTES, &out));
+    assert_false(kv_shape_read(ex, p, KV_SHAPE_BYTES - 1, &out));
+    assert_false(kv_shape_read(ex, p, KV_SHAPE_BYTES + 1, &out));
+    static const struct {
+        int at;
+        int32_t v;
+    } bad[] = {{0, -1},         {0, 201}, {4, N_CTX + 1}, {4, 63},     {8, 1},
+               {8, 2},          {12, -1}, {12, 2},        {16, -1},    {16, 4},
+               {16, INT32_MAX}, {20, 1},  {12 + 24, 1},   {16 + 24, 1}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        kv_shape_write(&good, p);
+        memcpy(p + bad[i].at, &bad[i].v, 4);
+        if (kv_shape_read(ex, p, KV_SHAPE_BYTES, &out))
+            fail_msg("%d at %d was taken", bad[i].v, bad[i].at);
+    }
+    exec_free(ex);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),         cmocka_unit_test(test_planned),
-        cmocka_unit_test(test_window_bounded), cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_window_bounded), cmocka_unit_test(test_export_stands_still),
+        cmocka_unit_test(test_shapes_refused), cmocka_unit_test(test_budget),
         cmocka_unit_test(test_attention_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

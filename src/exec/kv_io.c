@@ -1,0 +1,251 @@
+/*
+ * kv_io.c - the memory of a prefix as a list of pieces: to be written by another thread without a
+ * copy, and to be read back straight into fresh pages. Page bytes are opaque here: their sizes come
+ * from the layout, and kv_layout_describe says what else must agree.
+ *
+ * A full page of a prefix never changes while it is held. The one in which a prefix ends may still
+ * be appended to, behind what the prefix relies on, so an export copies that one.
+ */
+#include <endian.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/exec_int.h"
+
+_Static_assert(KV_SHAPE_GROUPS == (int)KV_GROUP_MAX, "a shape has room for every group");
+
+/* ---- shapes --------------------------------------------------------------------------------- */
+
+void kv_prefix_shape(const struct kv_prefix *p, struct kv_shape *out)
+{
+    *out = (struct kv_shape){.from = p->from, .end = p->end, .state = p->has_state};
+    for (int32_t g = 0; g < KV_GROUP_MAX; g++) {
+        out->runs[g].first = p->runs[g].n ? p->runs[g].first : 0;
+        out->runs[g].n = p->runs[g].n;
+    }
+}
+
+static void put32(uint8_t *p, int32_t v)
+{
+    uint32_t u = htole32((uint32_t)v);
+    memcpy(p, &u, sizeof u);
+}
+
+static int32_t get32(const uint8_t *p)
+{
+    uint32_t u;
+    memcpy(&u, p, sizeof u);
+    return (int32_t)le32toh(u);
+}
+
+void kv_shape_write(const struct kv_shape *s, uint8_t out[KV_SHAPE_BYTES])
+{
+    put32(out, s->from);
+    put32(out + 4, s->end);
+    put32(out + 8, s->state);
+    for (int32_t g = 0; g < KV_SHAPE_GROUPS; g++) {
+        put32(out + 12 + 8 * g, s->runs[g].first);
+        put32(out + 16 + 8 * g, s->runs[g].n);
+    }
+}
+
+/* Whether pages [first, first + n) can be of a prefix that ends at token `end`. */
+static bool run_fits(int32_t first, int32_t n, int32_t end)
+{
+    return n == 0 ? first == 0 : first >= 0 && n > 0 && first <= kv_pages(end) - n;
+}
+
+bool kv_shape_read(const struct exec *ex, const uint8_t *p, size_t n, struct kv_shape *out)
+{
+    if (n != KV_SHAPE_BYTES)
+        return false;
+    struct kv_shape s = {.from = get32(p), .end = get32(p + 4), .state = get32(p + 8) == 1};
+    bool ok = s.from >= 0 && s.from <= s.end && s.end <= ex->n_ctx && get32(p + 8) >> 1 == 0 &&
+              (!s.state || ex->kv.state_bytes);
+    for (int32_t g = 0; g < KV_SHAPE_GROUPS; g++) {
+        s.runs[g].first = get32(p + 12 + 8 * g);
+        s.runs[g].n = get32(p + 16 + 8 * g);
+        ok = ok && run_fits(s.runs[g].first, s.runs[g].n, s.end) &&
+             (g < ex->kv.n_group || !s.runs[g].n);
+    }
+    *out = s;
+    return ok;
+}
+
+int32_t kv_shape_parts(const struct exec *ex, const struct kv_shape *s)
+{
+    int32_t n = s->state;
+    for (int32_t g = 0; g < ex->kv.n_group; g++)
+        n += s->runs[g].n;
+    return n;
+}
+
+int64_t kv_shape_bytes(const struct exec *ex, const struct kv_shape *s)
+{
+    int64_t bytes = s->state ? (int64_t)ex->kv.state_bytes : 0;
+    for (int32_t g = 0; g < ex->kv.n_group; g++)
+        bytes += (int64_t)s->runs[g].n * (int64_t)ex->kv.groups[g].page_bytes;
+    return bytes;
+}
+
+/* ---- out ------------------------------------------------------------------------------------ */
+
+struct kv_export {
+    struct kv_prefix *p; /* holds the pages */
+    struct iovec *parts;
+    int32_t n_part;
+    uint8_t *copy[KV_GROUP_MAX]; /* of the page where the prefix ends; NULL = it is full */
+};
+
+/* The pieces in their order. */
+static void list_parts(const struct exec *ex, const struct kv_prefix *p, struct iovec *out)
+{
+    for (int32_t g = 0; g < ex->kv.n_group; g++)
+        for (int32_t i = 0; i < p->runs[g].n; i++)
+            *out++ = (struct iovec){p->runs[g].pages[i]->data, ex->kv.groups[g].page_bytes};
+    if (p->state)
+        *out = (struct iovec){p->state->data, ex->kv.state_bytes};
+}
+
+/* The last page of each group, when tokens may still come into it. */
+static bool copy_open_pages(const struct exec *ex, struct kv_export *x)
+{
+    int32_t at = 0, open = x->p->end / KV_PAGE;
+    for (int32_t g = 0; g < ex->kv.n_group; g++) {
+        const struct kv_run *r = &x->p->runs[g];
+        at += r->n;
+        if (!r->n || r->first + r->n - 1 < open)
+            continue;
+        struct iovec *v = &x->parts[at - 1];
+        x->copy[g] = mem_alloc(v->iov_len);
+        if (!x->copy[g])
+            return false;
+        memcpy(x->copy[g], v->iov_base, v->iov_len);
+        v->iov_base = x->copy[g];
+    }
+    return true;
+}
+
+enum qn_status kv_export_create(struct exec *ex, const struct kv_prefix *p, struct kv_export **out,
+                                struct qn_err *err)
+{
+    struct kv_shape s;
+    struct kv_export *x = calloc(1, sizeof *x);
+    if (!x)
+        QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for a list of pages");
+    enum qn_status st = kv_prefix_part(ex, p, p->from, p->end, &x->p, err);
+    if (st == QN_OK) {
+        kv_prefix_shape(x->p, &s);
+        x->n_part = kv_shape_parts(ex, &s);
+        x->parts = calloc((size_t)x->n_part + 1, sizeof *x->parts);
+        if (x->parts)
+            list_parts(ex, x->p, x->parts);
+        if (!x->parts || !copy_open_pages(ex, x))
+            st =
+                err_set(err, QN_NO_MEMORY, "kv", "out of memory for a list of %d pages", x->n_part);
+    }
+    if (st != QN_OK) {
+        kv_export_free(ex, x);
+        return st;
+    }
+    *out = x;
+    return QN_OK;
+}
+
+const struct iovec *kv_export_parts(const struct kv_export *x, int32_t *n)
+{
+    *n = x->n_part;
+    return x->parts;
+}
+
+void kv_export_free(struct exec *ex, struct kv_export *x)
+{
+    if (!x)
+        return;
+    for (int32_t g = 0; g < ex->kv.n_group; g++)
+        mem_free(x->copy[g], ex->kv.groups[g].page_bytes);
+    kv_prefix_free(ex, x->p);
+    free(x->parts);
+    free(x);
+}
+
+/* ---- in ------------------------------------------------------------------------------------- */
+
+struct kv_prefix *kv_hollow_create(const struct kv_shape *s)
+{
+    struct kv_prefix *p = calloc(1, sizeof *p);
+    if (!p)
+        return NULL;
+    p->from = s->from;
+    p->end = s->end;
+    p->has_state = s->state;
+    for (int32_t g = 0; g < KV_GROUP_MAX; g++) {
+        p->runs[g].first = s->runs[g].first;
+        p->runs[g].n = s->runs[g].n;
+    }
+    return p;
+}
+
+static bool take_pages(struct exec *ex, int32_t g, struct kv_run *r, int32_t n)
+{
+    r->n = 0;
+    r->pages = malloc((size_t)n * sizeof *r->pages);
+    while (r->pages && r->n < n) {
+        struct kv_page *p = kv_page_take(ex, g);
+        if (!p)
+            return false;
+        p->claimed = KV_PAGE;
+        r->pages[r->n++] = p;
+    }
+    return r->pages != NULL;
+}
+
+enum qn_status kv_import_create(struct exec *ex, const struct kv_shape *s, struct kv_prefix **out,
+                                struct qn_err *err)
+{
+    struct kv_store *kv = &ex->kv;
+    int64_t need = kv_shape_bytes(ex, s);
+    if (kv->budget_bytes && need > kv->budget_bytes - kv->used_bytes)
+        QN_FAIL(err, QN_BUSY, "kv",
+                "%lld bytes of KV memory to be read; %lld of the budget of %lld are in use",
+                (long long)need, (long long)kv->used_bytes, (long long)kv->budget_bytes);
+    struct kv_prefix *p = kv_hollow_create(s);
+    bool ok = p != NULL;
+    for (int32_t g = 0; ok && g < kv->n_group; g++)
+        if (s->runs[g].n)
+            ok = take_pages(ex, g, &p->runs[g], s->runs[g].n);
+    if (ok && s->state) {
+        p->state = kv_state_take(ex);
+        ok = p->state != NULL;
+    }
+    if (!ok) {
+        kv_prefix_free(ex, p);
+        QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for %lld bytes of KV pages",
+                (long long)need);
+    }
+    *out = p;
+    return QN_OK;
+}
+
+void kv_import_parts(const struct exec *ex, struct kv_prefix *p, struct iovec *out)
+{
+    list_parts(ex, p, out);
+}
+
+/* ---- what must agree ------------------------------------------------------------------------ */
+
+void kv_layout_describe(const struct exec *ex, struct buf *out)
+{
+    const struct kv_store *kv = &ex->kv;
+    buf_addf(out, "kv type %d page %d state %zu\n", (int)kv->type, (int)KV_PAGE, kv->state_bytes);
+    for (int32_t g = 0; g < kv->n_group; g++)
+        buf_addf(out, "group %d window %d page %zu\n", g, kv->groups[g].window,
+                 kv->groups[g].page_bytes);
+    for (int32_t i = 0; i < kv->n_layer; i++) {
+        const struct kv_layer *l = &kv->layers[i];
+        buf_addf(out,
+                 "layer %d group %d at %zu: %d x %d+%d window %d delta %d,%d x %d,%d taps %d\n", i,
+                 (int)kv->layer_group[i], kv->layer_off[i], l->n_head, l->dk, l->dv, l->window,
+                 l->delta.n_k, l->delta.n_v, l->delta.dk, l->delta.dv, l->delta.taps);
+    }
+}
