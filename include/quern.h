@@ -141,6 +141,63 @@ QN_API enum qn_status qn_seq_from(struct qn_checkpoint *c, struct qn_seq **out, 
 /* s becomes what the checkpoint holds (of the same engine), whatever it held; cannot fail. */
 QN_API void qn_seq_rewind(struct qn_seq *s, const struct qn_checkpoint *c);
 
+/* ---- prompt cache --------------------------------------------------------------------------- *
+ *
+ * Memory of lines of tokens that were computed before, kept by reference and shared by all that
+ * begin alike: a sequence can start behind the longest beginning that is there, with the bits that
+ * computing it again would give. Whoever computes says what to keep (qn_cache_keep); what sequences
+ * hold costs nothing more, what nobody else holds any more is bounded and goes by value: age,
+ * bytes, and the tokens it saves. */
+
+struct qn_cache;
+
+struct qn_cache_params {
+    int64_t bytes;    /* most that it may hold beside all sequences; 0 = keeps nothing */
+    int32_t interval; /* see qn_cache_interval; 0 = chosen by the model's sizes */
+};
+
+QN_API enum qn_status qn_cache_create(struct qn_engine *e, const struct qn_cache_params *p,
+                                      struct qn_cache **out, struct qn_err *err);
+QN_API void qn_cache_free(struct qn_cache *c); /* NULL is fine; before the engine */
+QN_API struct qn_engine *qn_cache_engine(const struct qn_cache *c);
+
+/* Tokens, and whose they are: lines of different namespaces (at most 64 bytes; NULL is "") share
+ * nothing. */
+struct qn_line {
+    const char *ns;
+    const int32_t *ids;
+    int32_t n_ids;
+};
+/* A sequence of the longest beginning of the line that can be had, at most n_ids - 1 tokens, so
+ * that there are logits to ask for: qn_seq_len tells, 0 when there is nothing. *n_match (NULL is
+ * fine): how much of the line the cache knows; where that is more, the model cannot go on from
+ * there, and a sequence that gets there should be kept there, for the next one. */
+QN_API enum qn_status qn_cache_seq(struct qn_cache *c, const struct qn_line *line,
+                                   struct qn_seq **out, int32_t *n_match, struct qn_err *err);
+/* Keeps what a sequence holds, which is exactly the line. Fails only for want of memory; then it is
+ * not kept, and nothing else has changed. */
+QN_API enum qn_status qn_cache_keep(struct qn_cache *c, const struct qn_line *line,
+                                    struct qn_seq *s, struct qn_err *err);
+/* Gives memory back until it holds at most `bytes` beside all sequences. */
+QN_API void qn_cache_trim(struct qn_cache *c, int64_t bytes);
+
+/* Every how many tokens of a long line a keep is worth while. */
+QN_API int32_t qn_cache_interval(const struct qn_cache *c);
+/* A line that was kept at n tokens can be gone on from behind its first n - reach or more:
+ * INT32_MAX where nothing is forgotten, QN_ROLLBACK with windows, 0 with a recurrent state. */
+QN_API int32_t qn_cache_reach(const struct qn_cache *c);
+
+struct qn_cache_stats {
+    int64_t bytes, bytes_max; /* held beside all sequences, and the bound */
+    int64_t nodes, tokens;
+    int64_t lookups, hits;               /* a hit has at least one token */
+    int64_t asked_tokens, reused_tokens; /* of all lookups */
+    int64_t kept_tokens, evicted_tokens; /* put in and dropped so far */
+    int64_t thinned;                     /* places to go on from that were dropped alone */
+    int64_t failed_keeps;                /* for want of memory */
+};
+QN_API void qn_cache_stats(const struct qn_cache *c, struct qn_cache_stats *out);
+
 /* ---- memory: what to plan with -------------------------------------------------------------- */
 
 /* The most bytes a sequence of n_tokens can hold at any moment of its life, windows and both copies

@@ -99,6 +99,8 @@ enum qn_status ptree_add(struct ptree *t, const struct ptree_line *line, int32_t
 
 /* Drops the least valuable until at most `bytes` are idle, or nothing is left that could go. */
 void ptree_trim(struct ptree *t, int64_t bytes);
+/* Down to the tree's limit, and somewhat below so that it is not done at every turn. */
+void ptree_settle(struct ptree *t);
 
 /* ---- nodes, for a tier ----------------------------------------------------------------------- */
 

@@ -40,7 +40,4 @@ static inline void *ptree_self(const struct ptree *t)
 void ptree_drop_leaf(struct ptree *t, struct ptree_node *n);
 /* The node after n, parents first; NULL = n was the last of its root. */
 struct ptree_node *ptree_after(struct ptree_node *n);
-/* Down to the limit, and somewhat below so that it is not done at every turn. */
-void ptree_settle(struct ptree *t);
-
 #endif

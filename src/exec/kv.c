@@ -380,3 +380,24 @@ int64_t kv_seq_bytes(const struct exec *ex, int32_t n)
     }
     return bytes;
 }
+
+int64_t kv_end_bytes(const struct exec *ex)
+{
+    int64_t bytes = (int64_t)ex->kv.state_bytes;
+    for (int32_t g = 0; g < ex->kv.n_group; g++) {
+        const struct kv_group *k = &ex->kv.groups[g];
+        if (k->window) /* tokens seen, and the pages that so many can touch */
+            bytes += ((k->window - 1 + KV_ROLLBACK + KV_PAGE - 2) / KV_PAGE + 1) *
+                     (int64_t)k->page_bytes;
+    }
+    return bytes;
+}
+
+int64_t kv_full_token_bytes(const struct exec *ex)
+{
+    int64_t bytes = 0;
+    for (int32_t g = 0; g < ex->kv.n_group; g++)
+        if (!ex->kv.groups[g].window)
+            bytes += (int64_t)ex->kv.groups[g].token_bytes;
+    return bytes;
+}

@@ -63,6 +63,9 @@ void kv_prefix_thin(struct exec *ex, struct kv_prefix *p);
  * thin would drop. */
 int64_t kv_prefix_idle(const struct exec *ex, const struct kv_prefix *p);
 int64_t kv_prefix_idle_end(const struct exec *ex, const struct kv_prefix *p);
+/* The most bytes that thin can drop of one prefix; bytes of a token in groups without a window. */
+int64_t kv_end_bytes(const struct exec *ex);
+int64_t kv_full_token_bytes(const struct exec *ex);
 /* Others than a cache hold some of it. */
 bool kv_prefix_in_use(const struct exec *ex, const struct kv_prefix *p);
 

@@ -259,8 +259,17 @@ const struct chat_tmpl *engine_chat(const struct qn_engine *e)
 /* ---- sequences ----------------------------------------------------------------------------
  */
 
-/* The public face of a kv_seq, which is freed on failure. */
-static enum qn_status seq_wrap(struct qn_engine *e, struct kv_seq *kv, struct qn_seq **out,
+struct exec *engine_exec(const struct qn_engine *e)
+{
+    return e->ex;
+}
+
+struct kv_seq *engine_seq_kv(const struct qn_seq *s)
+{
+    return s->kv;
+}
+
+enum qn_status engine_seq_wrap(struct qn_engine *e, struct kv_seq *kv, struct qn_seq **out,
                                struct qn_err *err)
 {
     struct qn_seq *s = calloc(1, sizeof *s);
@@ -278,7 +287,7 @@ enum qn_status qn_seq_create(struct qn_engine *e, struct qn_seq **out, struct qn
 {
     struct kv_seq *kv;
     QN_TRY(kv_seq_create(e->ex, &kv, err));
-    return seq_wrap(e, kv, out, err);
+    return engine_seq_wrap(e, kv, out, err);
 }
 
 void qn_seq_free(struct qn_seq *s)
@@ -333,7 +342,7 @@ enum qn_status qn_seq_fork(struct qn_seq *src, int32_t n, struct qn_seq **out, s
     struct kv_seq *kv;
     QN_TRY(check_cut(src, "fork at", n, err));
     QN_TRY(kv_seq_fork(src->e->ex, src->kv, n, &kv, err));
-    return seq_wrap(src->e, kv, out, err);
+    return engine_seq_wrap(src->e, kv, out, err);
 }
 
 /* ---- checkpoints and amounts ------------------------------------------------------------------
@@ -373,7 +382,7 @@ enum qn_status qn_seq_from(struct qn_checkpoint *c, struct qn_seq **out, struct 
     const struct kv_prefix *part = c->kv;
     struct kv_seq *kv;
     QN_TRY(kv_seq_from(c->e->ex, &(struct kv_chain){&part, 1}, kv_prefix_end(part), &kv, err));
-    return seq_wrap(c->e, kv, out, err);
+    return engine_seq_wrap(c->e, kv, out, err);
 }
 
 void qn_seq_rewind(struct qn_seq *s, const struct qn_checkpoint *c)

@@ -95,6 +95,7 @@ static void plan_bytes(struct sched *s, struct gen *g, int64_t bytes)
 static void give_back(struct sched *s, struct gen *g)
 {
     struct gen_share *sh = g->p.share;
+    sched_keep_all(s, g);
     if (g->seq) {
         s->lm.ops->seq_free(s->lm.self, g->seq);
         s->n_ended++;
@@ -294,21 +295,15 @@ void sched_free_shares(struct sched *s)
 
 /* ---- starting ------------------------------------------------------------------------------- */
 
-/*
- * The seam for a prefix cache: a sequence that already holds the first *n_have tokens of the prompt
- * (at most n_prompt - 1, since the last one's logits are needed; 0 with prompt_logprobs, which
- * needs them all). Without a cache it is a fresh one. All of the prompt comes only from a share.
- */
+/* A sequence that holds the first *n_have tokens that g lacks: all of the prompt from a share, else
+ * what the prompt cache has. */
 static enum qn_status obtain_seq(struct sched *s, struct gen *g, void **seq, int32_t *n_have,
                                  struct qn_err *err)
 {
     struct gen_share *sh = ready_share(g);
-    *n_have = g->p.n_prompt;
+    *n_have = g->n_began = g->n_kept = g->p.n_prompt;
     g->forked = sh && s->lm.ops->seq_fork(s->lm.self, sh->seq, seq, err) == QN_OK;
-    if (g->forked)
-        return QN_OK;
-    *n_have = 0;
-    return s->lm.ops->seq_create(s->lm.self, seq, err);
+    return g->forked ? QN_OK : sched_reuse(s, g, seq, n_have, err);
 }
 
 static enum qn_status need_echo_rows(struct sched *s, struct qn_err *err)
@@ -337,13 +332,14 @@ static void go_on_from_share(struct sched *s, struct gen *g)
     sched_token(s, g, s->rows);
 }
 
-/* g has no sequence: gets one, or waits for its share's reader. False: there is no memory for it
+/* g has no sequence: gets one, or waits for another one to read. False: there is no memory for it
  * now. It may end here. */
 static bool try_begin(struct sched *s, struct gen *g)
 {
     struct qn_err err = {0};
     struct gen_share *sh = g->p.share;
-    if (sh && sh->state == SHARE_READING) {
+    g->wait_order = 0;
+    if ((sh && sh->state == SHARE_READING) || (!ready_share(g) && sched_reuse_later(s, g))) {
         g->phase = PHASE_WAITS;
         return true;
     }

@@ -43,6 +43,9 @@ static enum qn_status check(const struct lm *lm, const struct gen_params *p, str
         if (p->stop[i].n == 0 || p->stop[i].n > GEN_STOP_BYTES_MAX)
             QN_FAIL(err, QN_BAD_INPUT, WHERE, "stop[%d] has %zu bytes; expected 1 to %d", i,
                     p->stop[i].n, GEN_STOP_BYTES_MAX);
+    if (p->cache_ns && strlen(p->cache_ns) > GEN_NS_MAX)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE, "the prompt cache's namespace has %zu bytes; at most %d",
+                strlen(p->cache_ns), GEN_NS_MAX);
     return sample_params_check(&p->sample, lm->n_vocab, err);
 }
 
@@ -73,6 +76,9 @@ static enum qn_status copy_params(struct gen *g, const struct lm *lm, const stru
     if (n_bias)
         memcpy(g->bias, p->sample.bias, n_bias * sizeof *g->bias);
     g->p.prompt = NULL;
+    g->p.cache_ns = NULL;
+    if (p->cache_ns)
+        memcpy(g->cache_ns, p->cache_ns, strlen(p->cache_ns) + 1);
     g->p.sample.bias = g->bias;
     g->open_end = p->max_tokens < 0;
     int32_t fits = lm->n_ctx - p->n_prompt;

@@ -23,7 +23,7 @@ enum gen_phase {
     PHASE_PREFILL, /* its sequence lacks more than the last token */
     PHASE_DECODE,
     PHASE_PARKED, /* waits for memory, without a sequence */
-    PHASE_WAITS,  /* for another generation of its share to read the prompt, without a sequence */
+    PHASE_WAITS,  /* for another one to read what their prompts share, without a sequence */
 };
 enum gen_place { PLACE_QUEUED, PLACE_RUNNING, PLACE_ENDED };
 
@@ -38,6 +38,7 @@ struct gen {
     struct gen_params p; /* p.sample.bias is an own copy; p.prompt and p.stop are unused */
     struct logit_bias *bias;
     bool open_end; /* max_tokens was left open */
+    char cache_ns[GEN_NS_MAX + 1];
     int64_t submit_us;
 
     /* The scheduler's thread alone. */
@@ -57,6 +58,11 @@ struct gen {
     int32_t n_read, n_echoed;   /* prompt tokens told about, also while they are read again */
     int32_t plan_tokens;        /* length its memory is planned for */
     int64_t plan_bytes;         /* its part of sched.kv_planned */
+    int32_t n_began;            /* tokens its sequence held at first */
+    int32_t n_kept;             /* of these, tokens that the prompt cache has */
+    int32_t n_match, last_turn; /* places to keep on the way; see reuse.c */
+    int64_t wait_order; /* PHASE_WAITS for this one to read its first wait_at tokens; 0 = a share */
+    int32_t wait_at;
     bool forked;                /* its sequence shares the prompt's memory with its share's */
     int64_t order;              /* of starts: the youngest has the highest */
     int64_t hold_until;         /* parked: not before so many sequences (sched.n_ended) are gone */

@@ -8,6 +8,11 @@
 
 #include "quern.h"
 
+/* Of a line, what a new sequence holds and what the cache knows. */
+struct lm_reuse {
+    int32_t n_have, n_match;
+};
+
 struct lm_ops {
     enum qn_status (*seq_create)(void *self, void **seq, struct qn_err *err);
     void (*seq_free)(void *self, void *seq);
@@ -21,6 +26,15 @@ struct lm_ops {
     int64_t (*step_bytes)(const void *self, int32_t n_logits);
     /* A second sequence with the same tokens. NULL, or QN_UNSUPPORTED: cannot be. */
     enum qn_status (*seq_fork)(void *self, void *seq, void **out, struct qn_err *err);
+
+    /* The prompt cache (quern.h: qn_cache); all NULL = there is none. A keep that fails is the
+     * cache's affair. */
+    enum qn_status (*cache_seq)(void *self, const struct qn_line *line, void **seq,
+                                struct lm_reuse *reuse, struct qn_err *err);
+    void (*cache_keep)(void *self, const struct qn_line *line, void *seq);
+    void (*cache_trim)(void *self, int64_t bytes);
+    /* After the last call. */
+    void (*cache_stats)(const void *self, struct qn_cache_stats *out);
 };
 
 struct lm {
@@ -29,9 +43,12 @@ struct lm {
     int32_t n_vocab, n_ctx, max_rows; /* max_rows: most tokens one step accepts */
     const int32_t *eos_ids;
     int32_t n_eos;
+    int32_t cache_interval, cache_reach; /* qn_cache_interval, qn_cache_reach */
 };
 
 /* The engine as an lm; borrowed for the lm's life. */
 struct lm lm_of_engine(struct qn_engine *e);
+/* With its prompt cache, borrowed too. */
+struct lm lm_of_cache(struct qn_cache *c);
 
 #endif

@@ -1,4 +1,5 @@
 /* lm_engine.c - the engine behind the scheduler's table of functions; see lm.h. */
+#include "base/err.h"
 #include "sched/lm.h"
 
 static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
@@ -61,4 +62,82 @@ struct lm lm_of_engine(struct qn_engine *e)
         .eos_ids = info->eos_ids,
         .n_eos = info->n_eos,
     };
+}
+
+/* ---- with a prompt cache: self is the cache ---------------------------------------------------
+ */
+
+static enum qn_status cached_create(void *self, void **seq, struct qn_err *err)
+{
+    return seq_create(qn_cache_engine(self), seq, err);
+}
+
+/* What the sequence held may now be the cache's alone. */
+static void cached_free(void *self, void *seq)
+{
+    qn_seq_free(seq);
+    qn_cache_trim(self, INT64_MAX);
+}
+
+static enum qn_status cached_step(void *self, struct qn_step_item *items, int32_t n,
+                                  struct qn_err *err)
+{
+    return qn_engine_step(qn_cache_engine(self), items, n, err);
+}
+
+static int64_t cached_seq_bytes(const void *self, int32_t n)
+{
+    return qn_seq_bytes(qn_cache_engine(self), n);
+}
+
+static int64_t cached_step_bytes(const void *self, int32_t n_logits)
+{
+    return qn_transient_bytes(qn_cache_engine(self), n_logits);
+}
+
+static enum qn_status cache_seq(void *self, const struct qn_line *line, void **seq,
+                                struct lm_reuse *reuse, struct qn_err *err)
+{
+    struct qn_seq *q = NULL;
+    QN_TRY(qn_cache_seq(self, line, &q, &reuse->n_match, err));
+    reuse->n_have = qn_seq_len(q);
+    *seq = q;
+    return QN_OK;
+}
+
+static void cache_keep(void *self, const struct qn_line *line, void *seq)
+{
+    struct qn_err ignored;
+    qn_cache_keep(self, line, seq, &ignored);
+}
+
+static void cache_trim(void *self, int64_t bytes)
+{
+    qn_cache_trim(self, bytes);
+}
+
+static void cache_stats(const void *self, struct qn_cache_stats *out)
+{
+    qn_cache_stats(self, out);
+}
+
+struct lm lm_of_cache(struct qn_cache *c)
+{
+    static const struct lm_ops ops = {.seq_create = cached_create,
+                                      .seq_free = cached_free,
+                                      .seq_truncate = seq_truncate,
+                                      .step = cached_step,
+                                      .seq_bytes = cached_seq_bytes,
+                                      .step_bytes = cached_step_bytes,
+                                      .seq_fork = seq_fork,
+                                      .cache_seq = cache_seq,
+                                      .cache_keep = cache_keep,
+                                      .cache_trim = cache_trim,
+                                      .cache_stats = cache_stats};
+    struct lm lm = lm_of_engine(qn_cache_engine(c));
+    lm.ops = &ops;
+    lm.self = c;
+    lm.cache_interval = qn_cache_interval(c);
+    lm.cache_reach = qn_cache_reach(c);
+    return lm;
 }

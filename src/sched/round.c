@@ -15,7 +15,7 @@ static struct qn_step_item chunk_of(struct sched *s, struct gen *g, int32_t rows
 {
     int32_t left = g->n_ids - g->n_fed;
     int32_t n = rows < s->chunk ? rows : s->chunk;
-    n = n < left ? n : left;
+    n = sched_reuse_cut(s, g, n < left ? n : left);
     struct qn_step_item item = {.seq = g->seq, .ids = g->ids + g->n_fed, .n_ids = n};
     if (g->p.prompt_logprobs) {
         item.n_logits = n;
@@ -142,6 +142,7 @@ static void prompt_chunk(struct sched *s, struct gen *g, const struct qn_step_it
         return;
     }
     g->n_fed += item->n_ids;
+    sched_keep(s, g);
     told(s, g);
     if (g->n_fed < g->n_ids)
         return;
@@ -165,6 +166,7 @@ static void deliver(struct sched *s, struct gen *g, const struct qn_step_item *i
         return;
     }
     g->n_fed++;
+    sched_keep(s, g);
     sched_token(s, g, item->logits);
 }
 
@@ -175,7 +177,7 @@ static void step(struct sched *s)
 {
     struct qn_err err = {0};
     enum qn_status st = s->lm.ops->step(s->lm.self, s->items, s->n_item, &err);
-    if ((st == QN_NO_MEMORY || st == QN_BUSY) && sched_give_memory(s))
+    if ((st == QN_NO_MEMORY || st == QN_BUSY) && (sched_reuse_yield(s) || sched_give_memory(s)))
         return;
     for (int32_t i = 0; i < s->n_item; i++) {
         if (st != QN_OK && s->n_item > 1)
@@ -192,6 +194,7 @@ bool sched_round(struct sched *s)
     for (int32_t i = 0; s->kv_budget && i < s->n_run; i++)
         if (ready(s->run[i], PHASE_DECODE))
             sched_extend(s, s->run[i]);
+    sched_reuse_settle(s);
     plan(s);
     if (s->n_item == 0)
         return false;

@@ -61,6 +61,7 @@ void sched_free(struct sched *s);
 #define GEN_STOP_MAX       16
 #define GEN_STOP_BYTES_MAX 4096 /* of one stop string */
 #define GEN_MARK_MAX       24
+#define GEN_NS_MAX         64
 
 /* A limit on reasoning; see think_watch.h. */
 struct gen_thinking {
@@ -101,6 +102,9 @@ struct gen_params {
     /* Of several generations of one prompt the first reads it and the others begin with a copy of
      * what it read; NULL = reads it itself. No use with prompt_logprobs. */
     struct gen_share *share;
+    /* Whose prompts may share what was computed: at most 64 bytes, copied; NULL = "". */
+    const char *cache_ns;
+    bool cache_off;        /* the prompt cache is neither asked nor told */
     struct gen_bell *bell; /* rung at each event, for who waits for several; NULL = none */
 };
 
@@ -177,6 +181,8 @@ struct sched_stats {
     int64_t prompt_tokens, completion_tokens; /* computed so far; cached ones are not */
     int64_t kv_budget, kv_planned;            /* bytes; kv_budget 0 = no limit */
     int64_t parked;                           /* how often one gave its memory back */
+    bool caches;                              /* there is a prompt cache */
+    struct qn_cache_stats cache;
 };
 /* Any thread; a generation is counted as ended before its last event can be read. */
 void sched_stats(struct sched *s, struct sched_stats *out);

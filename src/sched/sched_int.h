@@ -90,6 +90,24 @@ void sched_end_all(struct sched *s);
 /* Under mu. */
 void sched_tell_idle(struct sched *s);
 
+/* ---- reuse.c: the prompt cache ------------------------------------------------------------- */
+
+/* A sequence that holds the first *n_have tokens that g lacks. */
+enum qn_status sched_reuse(struct sched *s, struct gen *g, void **seq, int32_t *n_have,
+                           struct qn_err *err);
+/* True when another one reads at this moment what g would read too: g then waits for it. */
+bool sched_reuse_later(const struct sched *s, struct gen *g);
+/* How many of g's next n tokens to read in one step, so that it stops where it should be kept. */
+int32_t sched_reuse_cut(const struct sched *s, const struct gen *g, int32_t n);
+/* g's sequence has grown: keeps it where that is worth while. */
+void sched_keep(struct sched *s, struct gen *g);
+/* Keeps what g's sequence holds. */
+void sched_keep_all(struct sched *s, struct gen *g);
+/* A step had no memory: the cache gives half of what it has. False when it has nothing. */
+bool sched_reuse_yield(struct sched *s);
+/* The cache gives memory back that is promised to generations; its numbers into the stats. */
+void sched_reuse_settle(struct sched *s);
+
 /* ---- round.c -------------------------------------------------------------------------------- */
 
 /* One step; false when there is nothing to do. */

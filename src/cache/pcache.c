@@ -1,0 +1,236 @@
+/*
+ * pcache.c - quern.h's qn_cache: the tree (ptree.h) over an engine's KV memory. A part is a
+ * kv_prefix; all accounts of what is shared are the KV store's.
+ */
+#include "cache/pcache.h"
+
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "exec/kv.h"
+#include "model/engine.h"
+
+#define WHERE "cache"
+
+enum { INTERVAL_MIN = 256, INTERVAL_MAX = 4096 };
+
+struct qn_cache {
+    struct qn_engine *e;
+    struct exec *ex;
+    struct ptree *tree;
+    int64_t bytes_max;
+    int32_t interval;
+};
+
+/* ---- parts ------------------------------------------------------------------------------------
+ */
+
+static enum qn_status part_make(void *self, void *src, int32_t from, int32_t n, void **out,
+                                struct qn_err *err)
+{
+    struct kv_prefix *p;
+    QN_TRY(kv_prefix_create(self, src, from, n, &p, err));
+    kv_prefix_cached(self, p);
+    *out = p;
+    return QN_OK;
+}
+
+static enum qn_status part_cut(void *self, const void *of, int32_t from, int32_t n, void **out,
+                               struct qn_err *err)
+{
+    struct kv_prefix *p;
+    QN_TRY(kv_prefix_part(self, of, from, n, &p, err));
+    kv_prefix_cached(self, p);
+    *out = p;
+    return QN_OK;
+}
+
+static void part_free(void *self, void *p)
+{
+    kv_prefix_free(self, p);
+}
+
+static bool part_complete(void *self, const void *p)
+{
+    return kv_prefix_complete(self, p);
+}
+
+static void part_thin(void *self, void *p)
+{
+    kv_prefix_thin(self, p);
+}
+
+static struct kv_chain chain_of(const void *const *parts, int32_t n_part)
+{
+    return (struct kv_chain){(const struct kv_prefix *const *)parts, n_part};
+}
+
+static int32_t parts_usable(void *self, const void *const *parts, int32_t n_part, int32_t n)
+{
+    struct kv_chain c = chain_of(parts, n_part);
+    return kv_chain_usable(self, &c, n);
+}
+
+static int64_t idle_all(void *self)
+{
+    return kv_bytes_idle(self);
+}
+
+static int64_t part_idle(void *self, const void *p)
+{
+    return kv_prefix_idle(self, p);
+}
+
+static int64_t part_idle_end(void *self, const void *p)
+{
+    return kv_prefix_idle_end(self, p);
+}
+
+static bool part_in_use(void *self, const void *p)
+{
+    return kv_prefix_in_use(self, p);
+}
+
+static const struct ptree_ops part_ops = {
+    .make = part_make,
+    .part = part_cut,
+    .free = part_free,
+    .complete = part_complete,
+    .thin = part_thin,
+    .usable = parts_usable,
+    .idle_all = idle_all,
+    .idle = part_idle,
+    .idle_end = part_idle_end,
+    .in_use = part_in_use,
+};
+
+/* ---- life -------------------------------------------------------------------------------------
+ */
+
+/* Places to go on from are kept so far apart that they take no more memory than the tokens between
+ * them. */
+static int32_t choose_interval(const struct qn_cache *c)
+{
+    int64_t end = kv_end_bytes(c->ex), token = kv_full_token_bytes(c->ex);
+    int64_t n = token > 0 ? end / token : INTERVAL_MAX;
+    n = n < INTERVAL_MIN ? INTERVAL_MIN : n > INTERVAL_MAX ? INTERVAL_MAX : n;
+    return (int32_t)(n + 63) / 64 * 64;
+}
+
+enum qn_status qn_cache_create(struct qn_engine *e, const struct qn_cache_params *p,
+                               struct qn_cache **out, struct qn_err *err)
+{
+    if (p->bytes < 0 || p->interval < 0)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "a prompt cache of %lld bytes, with an interval of %d tokens; expected 0 or more",
+                (long long)p->bytes, p->interval);
+    struct qn_cache *c = fault_point("cache.alloc") ? NULL : calloc(1, sizeof *c);
+    if (!c)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "out of memory");
+    c->e = e;
+    c->ex = engine_exec(e);
+    c->bytes_max = p->bytes;
+    c->interval = p->interval ? p->interval : choose_interval(c);
+    enum qn_status st = ptree_create(&part_ops, c->ex, p->bytes, &c->tree, err);
+    if (st != QN_OK) {
+        free(c);
+        return st;
+    }
+    *out = c;
+    return QN_OK;
+}
+
+void qn_cache_free(struct qn_cache *c)
+{
+    if (!c)
+        return;
+    ptree_free(c->tree);
+    free(c);
+}
+
+struct qn_engine *qn_cache_engine(const struct qn_cache *c)
+{
+    return c->e;
+}
+
+struct ptree *pcache_tree(struct qn_cache *c)
+{
+    return c->tree;
+}
+
+struct exec *pcache_exec(const struct qn_cache *c)
+{
+    return c->ex;
+}
+
+int32_t qn_cache_interval(const struct qn_cache *c)
+{
+    return c->interval;
+}
+
+int32_t qn_cache_reach(const struct qn_cache *c)
+{
+    if (kv_state_bytes(c->ex))
+        return 0;
+    return kv_end_bytes(c->ex) ? QN_ROLLBACK : INT32_MAX;
+}
+
+/* ---- use --------------------------------------------------------------------------------------
+ */
+
+enum qn_status qn_cache_seq(struct qn_cache *c, const struct qn_line *line, struct qn_seq **out,
+                            int32_t *n_match, struct qn_err *err)
+{
+    struct ptree_line l = {line->ns, line->ids, line->n_ids > 0 ? line->n_ids - 1 : 0};
+    struct ptree_found f;
+    struct kv_seq *kv;
+    ptree_find(c->tree, &l, &f);
+    if (n_match)
+        *n_match = f.n_match;
+    struct kv_chain chain = chain_of(f.parts, f.n_part);
+    if (f.n_usable)
+        QN_TRY(kv_seq_from(c->ex, &chain, f.n_usable, &kv, err));
+    else
+        QN_TRY(kv_seq_create(c->ex, &kv, err));
+    return engine_seq_wrap(c->e, kv, out, err);
+}
+
+enum qn_status qn_cache_keep(struct qn_cache *c, const struct qn_line *line, struct qn_seq *s,
+                             struct qn_err *err)
+{
+    if (line->n_ids != qn_seq_len(s))
+        QN_FAIL(err, QN_BAD_INPUT, WHERE, "%d tokens to keep of a sequence that holds %d",
+                line->n_ids, qn_seq_len(s));
+    if (!c->bytes_max)
+        return QN_OK;
+    struct ptree_line l = {line->ns, line->ids, line->n_ids};
+    return ptree_keep(c->tree, &l, engine_seq_kv(s), err);
+}
+
+void qn_cache_trim(struct qn_cache *c, int64_t bytes)
+{
+    if (bytes < c->bytes_max)
+        ptree_trim(c->tree, bytes);
+    else
+        ptree_settle(c->tree);
+}
+
+void qn_cache_stats(const struct qn_cache *c, struct qn_cache_stats *out)
+{
+    struct ptree_stats s;
+    ptree_stats(c->tree, &s);
+    *out = (struct qn_cache_stats){
+        .bytes = kv_bytes_idle(c->ex),
+        .bytes_max = c->bytes_max,
+        .nodes = s.n_node,
+        .tokens = s.n_token,
+        .lookups = s.lookups,
+        .hits = s.hits,
+        .asked_tokens = s.asked,
+        .reused_tokens = s.found,
+        .kept_tokens = s.kept,
+        .evicted_tokens = s.evicted,
+        .thinned = s.thinned,
+        .failed_keeps = s.lost,
+    };
+}
