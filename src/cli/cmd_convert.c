@@ -190,7 +190,7 @@ const struct cli_verb verb_convert = {
         "quern and mlx-lm load. Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K and Q5_K become affine groups "
         "of 32 with exactly the same values; Q2_K, Q3_K and Q6_K are quantized anew with two bits "
         "more; F16, BF16 and F32 stay. A table at the end says what is exact and how far off the "
-        "rest is. Architectures: llama, qwen2, qwen3, qwen3moe, gemma3.\n\n"
+        "rest is. Architectures: llama, qwen2, qwen3, qwen3moe, gemma3, phi3.\n\n"
         "OUT appears whole or not at all: whatever fails leaves nothing behind.",
     .examples = "quern convert SmolLM2-135M-Instruct.Q4_1.gguf smollm2\n"
                 "quern convert --dtype bfloat16 --force model.gguf model-mlx\n",

@@ -1,41 +1,18 @@
 /*
- * gguf_arch.c - the tables of architectures and tensors, and config.json; see gguf_arch.h.
+ * gguf_arch.c - the tables of architectures and tensors; see gguf_arch.h.
  *
  * A tensor row gives the expected shape as letters, innermost dimension first: h hidden, q heads x
- * head size, k kv heads x head size, d head size, f feed-forward, m expert feed-forward, e experts,
- * v vocabulary. Facts follow the public GGUF key list and the checkpoint formats of the families.
+ * head size, k kv heads x head size, a all of q, k and v, d head size, f feed-forward, g gate and
+ * up together, m expert feed-forward, e experts, v vocabulary. Facts follow the public GGUF key
+ * list and the checkpoint formats of the families.
  */
-#include "import/gguf_arch.h"
+#include "import/gguf_arch_int.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/json.h"
 #include "import/gguf_blocks.h"
-
-enum {
-    ROW_GLOBAL = 1,  /* not inside blk.N */
-    ROW_OPT = 2,     /* may be absent */
-    ROW_BIAS = 4,    /* name.bias instead of name.weight */
-    ROW_PERM = 8,    /* q/k rows re-paired: llama only */
-    ROW_MINUS1 = 16, /* gemma norms */
-    ROW_CONFIG = 32, /* read into config.json, no tensor */
-};
-
-struct row {
-    const char *gguf, *mlx, *shape;
-    int flags;
-};
-
-struct arch_def {
-    const char *name, *model_type, *hf_class;
-    const struct row *rows;
-    bool own_head_dim; /* config.json has head_dim */
-    bool gemma;
-    bool moe;
-    double rope_base; /* when the file does not say */
-};
 
 #define ROWS_COMMON(minus)                                                                         \
     {"token_embd", "model.embed_tokens", "hv", ROW_GLOBAL},                                        \
@@ -119,12 +96,29 @@ static const struct row GEMMA3[] = {
     {0},
 };
 
+/* q, k, v in one matrix, gate and up in another: the checkpoint has them in the same order. */
+static const struct row PHI3[] = {
+    {"token_embd", "model.embed_tokens", "hv", ROW_GLOBAL},
+    {"output_norm", "model.norm", "h", ROW_GLOBAL},
+    {"output", "lm_head", "hv", ROW_GLOBAL | ROW_OPT},
+    {"attn_norm", "input_layernorm", "h", 0},
+    {"attn_qkv", "self_attn.qkv_proj", "ha", 0},
+    {"attn_output", "self_attn.o_proj", "qh", 0},
+    {"ffn_norm", "post_attention_layernorm", "h", 0},
+    {"ffn_up", "mlp.gate_up_proj", "hg", 0},
+    {"ffn_down", "mlp.down_proj", "fh", 0},
+    {"rope_factors_long", "", "", ROW_GLOBAL | ROW_OPT | ROW_CONFIG},
+    {"rope_factors_short", "", "", ROW_GLOBAL | ROW_OPT | ROW_CONFIG},
+    {0},
+};
+
 static const struct arch_def ARCH[] = {
-    {"llama", "llama", "LlamaForCausalLM", LLAMA, true, false, false, 10000},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM", QWEN2, false, false, false, 10000},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM", QWEN3, true, false, false, 10000},
-    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", QWEN3MOE, true, false, true, 10000},
-    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", GEMMA3, true, true, false, 1000000},
+    {"llama", "llama", "LlamaForCausalLM", LLAMA, ARCH_LLAMA, true, false, 10000},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", QWEN2, ARCH_PLAIN, false, false, 10000},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", QWEN3, ARCH_PLAIN, true, false, 10000},
+    {"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", QWEN3MOE, ARCH_PLAIN, true, true, 10000},
+    {"gemma3", "gemma3_text", "Gemma3ForCausalLM", GEMMA3, ARCH_GEMMA, true, false, 1000000},
+    {"phi3", "phi3", "Phi3ForCausalLM", PHI3, ARCH_PHI, false, false, 10000},
 };
 #define N_ARCH (sizeof ARCH / sizeof *ARCH)
 
@@ -165,16 +159,22 @@ static const char *const KEYS_GEMMA[] = {
     "attention.sliding_window_pattern",
     "rope.freq_base_swa",
 };
-
-struct key {
-    char z[160];
+static const char *const KEYS_PHI[] = {
+    "attention.sliding_window",
 };
 
-static struct key key_of(const struct arch_model *m, const char *suffix)
+struct gguf_key arch_key(const struct arch_model *m, const char *suffix)
 {
-    struct key k;
+    struct gguf_key k;
     snprintf(k.z, sizeof k.z, "%s.%s", m->def->name, suffix);
     return k;
+}
+
+float arch_factor(const struct gguf_tensor *t, int64_t i)
+{
+    float v;
+    memcpy(&v, t->p + 4 * i, 4);
+    return v;
 }
 
 static bool listed(const char *const *list, size_t n, struct str s)
@@ -188,14 +188,15 @@ static bool listed(const char *const *list, size_t n, struct str s)
 
 static enum qn_status check_keys(const struct arch_model *m, struct qn_err *err)
 {
-    struct str prefix = str_of(key_of(m, "").z);
+    struct str prefix = str_of(arch_key(m, "").z);
     for (size_t i = 0; i < m->g->n_kv; i++) {
         struct str k = m->g->kv[i].key;
         if (!str_starts(k, prefix))
             continue;
         struct str s = {k.p + prefix.n, k.n - prefix.n};
         if (LISTED(KEYS, s) || (m->def->moe && LISTED(KEYS_MOE, s)) ||
-            (m->def->gemma && LISTED(KEYS_GEMMA, s)))
+            (m->def->kind == ARCH_GEMMA && LISTED(KEYS_GEMMA, s)) ||
+            (m->def->kind == ARCH_PHI && LISTED(KEYS_PHI, s)))
             continue;
         QN_FAIL(err, QN_UNSUPPORTED, "gguf",
                 STR_FMT ": metadata " STR_FMT
@@ -218,31 +219,31 @@ static enum qn_status unknown_arch(const struct gguf *g, struct str name, struct
 
 /* ---- dimensions ------------------------------------------------------------------------------ */
 
-/* A required size. */
-static enum qn_status need(const struct arch_model *m, const char *suffix, int64_t max,
-                           int64_t *out, struct qn_err *err)
+enum qn_status arch_need(const struct arch_model *m, const char *suffix, int64_t max, int64_t *out,
+                         struct qn_err *err)
 {
-    struct key k = key_of(m, suffix);
+    struct gguf_key k = arch_key(m, suffix);
     if (!gguf_find(m->g, k.z))
         QN_FAIL(err, QN_BAD_INPUT, "gguf", STR_FMT ": metadata %s is missing", STR_ARG(m->g->name),
                 k.z);
     return gguf_i64(m->g, k.z, 0, 1, max, out, err);
 }
 
-static enum qn_status opt(const struct arch_model *m, const char *suffix, int64_t def, int64_t max,
-                          int64_t *out, struct qn_err *err)
+enum qn_status arch_opt(const struct arch_model *m, const char *suffix, int64_t def, int64_t max,
+                        int64_t *out, struct qn_err *err)
 {
-    return gguf_i64(m->g, key_of(m, suffix).z, def, 1, max, out, err);
+    return gguf_i64(m->g, arch_key(m, suffix).z, def, 1, max, out, err);
 }
 
 /* A size that some files give per layer: all layers must agree. */
 static enum qn_status need_per_layer(const struct arch_model *m, const char *suffix, int64_t def,
                                      int64_t *out, struct qn_err *err)
 {
-    struct key k = key_of(m, suffix);
+    struct gguf_key k = arch_key(m, suffix);
     const struct gguf_kv *kv = gguf_find(m->g, k.z);
     if (!kv || !kv->is_arr)
-        return def ? opt(m, suffix, def, 1 << 20, out, err) : need(m, suffix, 1 << 20, out, err);
+        return def ? arch_opt(m, suffix, def, 1 << 20, out, err)
+                   : arch_need(m, suffix, 1 << 20, out, err);
     bool is_int = kv->type != GGUF_STR && kv->type != GGUF_F32 && kv->type != GGUF_F64;
     bool same = is_int && kv->n > 0;
     for (uint64_t i = 0; same && i < kv->n; i++)
@@ -259,11 +260,11 @@ static enum qn_status expect_dim(const struct arch_model *m, const char *suffix,
                                  struct qn_err *err)
 {
     int64_t v;
-    QN_TRY(opt(m, suffix, want, 1 << 20, &v, err));
+    QN_TRY(arch_opt(m, suffix, want, 1 << 20, &v, err));
     if (v != want)
         QN_FAIL(err, QN_UNSUPPORTED, "gguf",
                 STR_FMT ": metadata %s is %lld; MLX's %s needs it to be the head size %lld",
-                STR_ARG(m->g->name), key_of(m, suffix).z, (long long)v, m->def->model_type,
+                STR_ARG(m->g->name), arch_key(m, suffix).z, (long long)v, m->def->model_type,
                 (long long)want);
     return QN_OK;
 }
@@ -276,15 +277,15 @@ static enum qn_status read_dims(struct arch_model *m, struct qn_err *err)
                 STR_ARG(m->g->name), embd ? "not a matrix" : "missing");
     m->n_vocab = embd->dim[1];
     m->tied = !gguf_find_tensor(m->g, "output.weight");
-    QN_TRY(need(m, "block_count", 4096, &m->n_layer, err));
-    QN_TRY(need(m, "embedding_length", 1 << 24, &m->n_embd, err));
-    QN_TRY(need(m, "context_length", INT32_MAX, &m->n_ctx, err));
+    QN_TRY(arch_need(m, "block_count", 4096, &m->n_layer, err));
+    QN_TRY(arch_need(m, "embedding_length", 1 << 24, &m->n_embd, err));
+    QN_TRY(arch_need(m, "context_length", INT32_MAX, &m->n_ctx, err));
     QN_TRY(need_per_layer(m, "attention.head_count", 0, &m->n_head, err));
     QN_TRY(need_per_layer(m, "attention.head_count_kv", m->n_head, &m->n_kv, err));
     if (m->def->moe) {
-        QN_TRY(need(m, "expert_count", 1 << 16, &m->n_expert, err));
-        QN_TRY(need(m, "expert_used_count", m->n_expert, &m->n_expert_used, err));
-        QN_TRY(need(m, "expert_feed_forward_length", 1 << 24, &m->n_ff_exp, err));
+        QN_TRY(arch_need(m, "expert_count", 1 << 16, &m->n_expert, err));
+        QN_TRY(arch_need(m, "expert_used_count", m->n_expert, &m->n_expert_used, err));
+        QN_TRY(arch_need(m, "expert_feed_forward_length", 1 << 24, &m->n_ff_exp, err));
     }
     QN_TRY(need_per_layer(m, "feed_forward_length", m->def->moe ? m->n_ff_exp : 0, &m->n_ff, err));
     if (m->n_head % m->n_kv)
@@ -292,7 +293,7 @@ static enum qn_status read_dims(struct arch_model *m, struct qn_err *err)
                 STR_FMT ": %lld heads are not a multiple of %lld kv heads", STR_ARG(m->g->name),
                 (long long)m->n_head, (long long)m->n_kv);
     int64_t even = m->n_embd / m->n_head;
-    QN_TRY(opt(m, "attention.key_length", even ? even : 1, 1 << 20, &m->head_dim, err));
+    QN_TRY(arch_opt(m, "attention.key_length", even ? even : 1, 1 << 20, &m->head_dim, err));
     if (!m->def->own_head_dim && m->head_dim * m->n_head != m->n_embd)
         QN_FAIL(err, QN_UNSUPPORTED, "gguf",
                 STR_FMT ": head size %lld x %lld heads is not the width %lld, which MLX's %s needs",
@@ -302,7 +303,15 @@ static enum qn_status read_dims(struct arch_model *m, struct qn_err *err)
         QN_FAIL(err, QN_BAD_INPUT, "gguf", STR_FMT ": the head size %lld is odd",
                 STR_ARG(m->g->name), (long long)m->head_dim);
     QN_TRY(expect_dim(m, "attention.value_length", m->head_dim, err));
-    return expect_dim(m, "rope.dimension_count", m->head_dim, err);
+    m->rope_dims = m->head_dim;
+    if (m->def->kind != ARCH_PHI)
+        return expect_dim(m, "rope.dimension_count", m->head_dim, err);
+    QN_TRY(arch_opt(m, "rope.dimension_count", m->head_dim, m->head_dim, &m->rope_dims, err));
+    if (m->rope_dims % 2)
+        QN_FAIL(err, QN_BAD_INPUT, "gguf",
+                STR_FMT ": metadata phi3.rope.dimension_count is %lld; expected an even number",
+                STR_ARG(m->g->name), (long long)m->rope_dims);
+    return QN_OK;
 }
 
 /* ---- rope ------------------------------------------------------------------------------------ */
@@ -315,9 +324,9 @@ static enum qn_status read_rope_freqs(struct arch_model *m, struct qn_err *err)
     const struct gguf_tensor *t = gguf_find_tensor(m->g, "rope_freqs.weight");
     double base, factor = 1;
     const double orig = 8192, low = 1, high = 4;
-    if (!t || m->def->rows != LLAMA)
+    if (!t || m->def->kind != ARCH_LLAMA)
         return QN_OK;
-    QN_TRY(gguf_f64(m->g, key_of(m, "rope.freq_base").z, m->def->rope_base, &base, err));
+    QN_TRY(gguf_f64(m->g, arch_key(m, "rope.freq_base").z, m->def->rope_base, &base, err));
     bool ok = t->fmt->type == BLK_F32 && t->n_elem == m->head_dim / 2 && m->rope_type.n == 0;
     for (int64_t i = 0; ok && i < t->n_elem; i++) {
         float v;
@@ -345,35 +354,94 @@ static enum qn_status read_rope_freqs(struct arch_model *m, struct qn_err *err)
     return QN_OK;
 }
 
-/* Factors on the attention that MLX derives itself must be at their neutral value. */
-static enum qn_status expect_neutral(const struct arch_model *m, const char *suffix, double want,
+/* Factors on the attention that MLX derives itself must have the value it gives them. */
+static enum qn_status expect_derived(const struct arch_model *m, const char *suffix, double want,
                                      struct qn_err *err)
 {
     double v;
-    struct key k = key_of(m, suffix);
+    struct gguf_key k = arch_key(m, suffix);
     QN_TRY(gguf_f64(m->g, k.z, want, &v, err));
-    if (fabs(v - want) > 1e-6)
+    if (fabs(v - want) > 1e-6 * want)
         QN_FAIL(err, QN_UNSUPPORTED, "gguf",
                 STR_FMT ": metadata %s is %g; only %g can be expressed in an MLX config",
                 STR_ARG(m->g->name), k.z, v, want);
     return QN_OK;
 }
 
+/* One factor for each pair of rotated dimensions. */
+static enum qn_status check_factors(const struct arch_model *m, const struct gguf_tensor *t,
+                                    struct qn_err *err)
+{
+    if (t->fmt->type != BLK_F32 || t->n_dim != 1 || t->n_elem != m->rope_dims / 2)
+        QN_FAIL(err, QN_BAD_INPUT, "gguf",
+                STR_FMT ": tensor " STR_FMT
+                        " has %lld values of %s in %d dimensions; expected %lld "
+                        "of F32 in one, half of phi3.rope.dimension_count",
+                STR_ARG(m->g->name), STR_ARG(t->name), (long long)t->n_elem, t->fmt->name, t->n_dim,
+                (long long)(m->rope_dims / 2));
+    for (int64_t i = 0; i < t->n_elem; i++) {
+        float v = arch_factor(t, i);
+        if (!(v >= 1e-6f && v <= 1e6f))
+            QN_FAIL(err, QN_BAD_INPUT, "gguf",
+                    STR_FMT ": tensor " STR_FMT ", value %lld is %g; expected a number from 1e-6 "
+                            "to 1e6",
+                    STR_ARG(m->g->name), STR_ARG(t->name), (long long)i, (double)v);
+    }
+    return QN_OK;
+}
+
+/* Phi-3 with a long context: the factors are tensors, and the gain on what is rotated follows from
+ * the two context lengths. A gain of another size could not be expressed. */
+static enum qn_status read_longrope(struct arch_model *m, struct str type, struct qn_err *err)
+{
+    const struct gguf_tensor *l = gguf_find_tensor(m->g, "rope_factors_long.weight");
+    const struct gguf_tensor *s = gguf_find_tensor(m->g, "rope_factors_short.weight");
+    if (!l || !s) {
+        if (!l && !s && !str_eqz(type, "longrope"))
+            return expect_derived(m, "rope.scaling.attn_factor", 1, err);
+        QN_FAIL(err, QN_BAD_INPUT, "gguf", STR_FMT ": tensor rope_factors_%s.weight is missing",
+                STR_ARG(m->g->name), l ? "short" : "long");
+    }
+    if (type.n && !str_eqz(type, "longrope"))
+        QN_FAIL(err, QN_UNSUPPORTED, "gguf",
+                STR_FMT ": rope.scaling.type is \"" STR_FMT "\" beside rope_factors_long.weight; "
+                        "one of both can be expressed",
+                STR_ARG(m->g->name), STR_ARG(type));
+    QN_TRY(check_factors(m, l, err));
+    QN_TRY(check_factors(m, s, err));
+    QN_TRY(arch_need(m, "rope.scaling.original_context_length", INT32_MAX, &m->rope_orig_ctx, err));
+    if (m->rope_orig_ctx < 2)
+        QN_FAIL(err, QN_BAD_INPUT, "gguf",
+                STR_FMT ": metadata phi3.rope.scaling.original_context_length is 1; expected more",
+                STR_ARG(m->g->name));
+    double stretch = (double)m->n_ctx / (double)m->rope_orig_ctx, gain = 1;
+    if (stretch > 1)
+        gain = sqrt(1 + log(stretch) / log((double)m->rope_orig_ctx));
+    QN_TRY(expect_derived(m, "rope.scaling.attn_factor", gain, err));
+    m->rope_type = STR_LIT("longrope");
+    m->rope_long = l;
+    m->rope_short = s;
+    return QN_OK;
+}
+
 static enum qn_status read_rope(struct arch_model *m, struct qn_err *err)
 {
     struct str type;
-    QN_TRY(gguf_str(m->g, key_of(m, "rope.scaling.type").z, STR_LIT(""), &type, err));
+    QN_TRY(gguf_str(m->g, arch_key(m, "rope.scaling.type").z, STR_LIT(""), &type, err));
     if (str_eqz(type, "none"))
         type = STR_LIT("");
-    QN_TRY(gguf_f64(m->g, key_of(m, "rope.scaling.factor").z, 0, &m->rope_factor, err));
-    if (type.n == 0 && gguf_find(m->g, key_of(m, "rope.scale_linear").z)) {
-        QN_TRY(gguf_f64(m->g, key_of(m, "rope.scale_linear").z, 1, &m->rope_factor, err));
+    QN_TRY(gguf_f64(m->g, arch_key(m, "rope.scaling.factor").z, 0, &m->rope_factor, err));
+    if (type.n == 0 && gguf_find(m->g, arch_key(m, "rope.scale_linear").z)) {
+        QN_TRY(gguf_f64(m->g, arch_key(m, "rope.scale_linear").z, 1, &m->rope_factor, err));
         type = m->rope_factor == 1 ? STR_LIT("") : STR_LIT("linear");
     }
-    if (type.n && !str_eqz(type, "linear") && !str_eqz(type, "yarn"))
+    bool phi = m->def->kind == ARCH_PHI;
+    if (type.n && !str_eqz(type, "linear") && !str_eqz(type, phi ? "longrope" : "yarn"))
         QN_FAIL(err, QN_UNSUPPORTED, "gguf",
-                STR_FMT ": rope.scaling.type is \"" STR_FMT "\"; none, linear and yarn are known",
-                STR_ARG(m->g->name), STR_ARG(type));
+                STR_FMT ": rope.scaling.type is \"" STR_FMT "\"; none, linear and %s are known",
+                STR_ARG(m->g->name), STR_ARG(type), phi ? "longrope" : "yarn");
+    if (phi && str_eqz(type, "longrope"))
+        return read_longrope(m, type, err);
     if (type.n && !(m->rope_factor > 0))
         QN_FAIL(err, QN_BAD_INPUT, "gguf",
                 STR_FMT ": rope.scaling.factor is %g; expected a positive number",
@@ -382,13 +450,14 @@ static enum qn_status read_rope(struct arch_model *m, struct qn_err *err)
         QN_FAIL(err, QN_UNSUPPORTED, "gguf",
                 STR_FMT ": rope.scaling.type is " STR_FMT ", but MLX's %s ignores rope scaling",
                 STR_ARG(m->g->name), STR_ARG(type), m->def->model_type);
-    QN_TRY(expect_neutral(m, "rope.scaling.attn_factor", 1, err));
-    QN_TRY(expect_neutral(m, "rope.scaling.yarn_attn_factor", 1, err));
-    QN_TRY(expect_neutral(m, "rope.scaling.yarn_ext_factor", 1, err));
+    if (!phi)
+        QN_TRY(expect_derived(m, "rope.scaling.attn_factor", 1, err));
+    QN_TRY(expect_derived(m, "rope.scaling.yarn_attn_factor", 1, err));
+    QN_TRY(expect_derived(m, "rope.scaling.yarn_ext_factor", 1, err));
     m->rope_type = type;
-    QN_TRY(opt(m, "rope.scaling.original_context_length", m->n_ctx, INT32_MAX, &m->rope_orig_ctx,
-               err));
-    return read_rope_freqs(m, err);
+    QN_TRY(arch_opt(m, "rope.scaling.original_context_length", m->n_ctx, INT32_MAX,
+                    &m->rope_orig_ctx, err));
+    return phi ? read_longrope(m, type, err) : read_rope_freqs(m, err);
 }
 
 /* MLX's llama has biases on all projections of a group or on none. */
@@ -398,7 +467,7 @@ static enum qn_status check_biases(const struct arch_model *m, struct qn_err *er
         {"attn_q", "attn_k", "attn_v", "attn_output"},
         {"ffn_gate", "ffn_up", "ffn_down", NULL},
     };
-    for (size_t k = 0; m->def->rows == LLAMA && k < 2; k++) {
+    for (size_t k = 0; m->def->kind == ARCH_LLAMA && k < 2; k++) {
         int n = 0, have = 0;
         for (; n < 4 && GROUP[k][n]; n++) {
             char name[64];
@@ -464,6 +533,10 @@ static int64_t dim_of(const struct arch_model *m, char c)
         return m->n_kv * m->head_dim;
     case 'd':
         return m->head_dim;
+    case 'a':
+        return (m->n_head + 2 * m->n_kv) * m->head_dim;
+    case 'g':
+        return 2 * m->n_ff;
     case 'f':
         return m->n_ff;
     case 'm':
@@ -590,197 +663,4 @@ enum qn_status arch_check_complete(const struct arch_model *m, struct qn_err *er
     }
     free(seen);
     return st;
-}
-
-/* ---- config.json ------------------------------------------------------------------------------
- */
-
-/* float32 numbers of the file, written with the fewest digits that give the same float32. */
-static void kfloat(struct jw *w, const char *key, double v)
-{
-    char z[40];
-    for (int prec = 1; prec <= 9; prec++) {
-        snprintf(z, sizeof z, "%.*g", prec, v);
-        if (strtof(z, NULL) == (float)v)
-            break;
-    }
-    jw_kreal(w, key, strtod(z, NULL));
-}
-
-static bool has_tensor(const struct arch_model *m, const char *name)
-{
-    return gguf_find_tensor(m->g, name) != NULL;
-}
-
-enum qn_status arch_eos(const struct gguf *g, int64_t n_vocab, int64_t ids[3], int *n,
-                        struct qn_err *err)
-{
-    static const char *const KEY[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                      "tokenizer.ggml.eom_token_id"};
-    *n = 0;
-    for (int i = 0; i < 3; i++) {
-        int64_t v;
-        QN_TRY(gguf_i64(g, KEY[i], -1, 0, n_vocab - 1, &v, err));
-        bool dup = v < 0;
-        for (int j = 0; j < *n; j++)
-            dup |= ids[j] == v;
-        if (!dup)
-            ids[(*n)++] = v;
-    }
-    return QN_OK;
-}
-
-static enum qn_status write_ids(const struct arch_model *m, struct jw *w, struct qn_err *err)
-{
-    int64_t eos[3], v;
-    int n;
-    QN_TRY(gguf_i64(m->g, "tokenizer.ggml.bos_token_id", -1, 0, m->n_vocab - 1, &v, err));
-    if (v >= 0)
-        jw_ki64(w, "bos_token_id", v);
-    QN_TRY(arch_eos(m->g, m->n_vocab, eos, &n, err));
-    if (n == 1)
-        jw_ki64(w, "eos_token_id", eos[0]);
-    if (n > 1) {
-        jw_key(w, "eos_token_id");
-        jw_arr(w);
-        for (int i = 0; i < n; i++)
-            jw_i64(w, eos[i]);
-        jw_arr_end(w);
-    }
-    QN_TRY(gguf_i64(m->g, "tokenizer.ggml.padding_token_id", -1, 0, m->n_vocab - 1, &v, err));
-    if (v >= 0)
-        jw_ki64(w, "pad_token_id", v);
-    return QN_OK;
-}
-
-static enum qn_status write_rope(const struct arch_model *m, struct jw *w, struct qn_err *err)
-{
-    double v;
-    QN_TRY(gguf_f64(m->g, key_of(m, "rope.freq_base").z, m->def->rope_base, &v, err));
-    kfloat(w, "rope_theta", v);
-    jw_key(w, "rope_scaling");
-    if (!m->rope_type.n) {
-        jw_null(w);
-        return QN_OK;
-    }
-    jw_obj(w);
-    /* both spellings: mlx-lm reads either, older readers only "type" */
-    jw_kstr(w, "type", m->rope_type);
-    jw_kstr(w, "rope_type", m->rope_type);
-    kfloat(w, "factor", m->rope_factor);
-    if (!str_eqz(m->rope_type, "linear"))
-        jw_ki64(w, "original_max_position_embeddings", m->rope_orig_ctx);
-    if (str_eqz(m->rope_type, "llama3")) {
-        jw_kreal(w, "low_freq_factor", 1);
-        jw_kreal(w, "high_freq_factor", 4);
-    }
-    if (str_eqz(m->rope_type, "yarn")) {
-        QN_TRY(gguf_f64(m->g, key_of(m, "rope.scaling.yarn_beta_fast").z, 32, &v, err));
-        kfloat(w, "beta_fast", v);
-        QN_TRY(gguf_f64(m->g, key_of(m, "rope.scaling.yarn_beta_slow").z, 1, &v, err));
-        kfloat(w, "beta_slow", v);
-    }
-    jw_obj_end(w);
-    return QN_OK;
-}
-
-static enum qn_status write_gemma(const struct arch_model *m, struct jw *w, struct qn_err *err)
-{
-    int64_t window, pattern;
-    double local;
-    QN_TRY(need(m, "attention.sliding_window", INT32_MAX, &window, err));
-    QN_TRY(opt(m, "attention.sliding_window_pattern", 6, 4096, &pattern, err));
-    QN_TRY(gguf_f64(m->g, key_of(m, "rope.freq_base_swa").z, 10000, &local, err));
-    jw_ki64(w, "sliding_window", window);
-    jw_ki64(w, "sliding_window_pattern", pattern);
-    kfloat(w, "rope_local_base_freq", local);
-    /* The file has no key for it: the 27B model (the one with 62 layers) divides by the width per
-     * head, all others by the head size. */
-    jw_ki64(w, "query_pre_attn_scalar", m->n_layer == 62 ? m->n_embd / m->n_head : m->head_dim);
-    jw_kstrz(w, "hidden_activation", "gelu_pytorch_tanh");
-    return QN_OK;
-}
-
-static void write_moe(const struct arch_model *m, struct jw *w)
-{
-    jw_ki64(w, "num_experts", m->n_expert);
-    jw_ki64(w, "num_experts_per_tok", m->n_expert_used);
-    jw_ki64(w, "moe_intermediate_size", m->n_ff_exp);
-    jw_ki64(w, "decoder_sparse_step", 1);
-    jw_key(w, "mlp_only_layers");
-    jw_arr(w);
-    jw_arr_end(w);
-    jw_kbool(w, "norm_topk_prob", true); /* every released model of the family */
-}
-
-static void write_quant(const struct arch_quant *q, struct jw *w, const char *key)
-{
-    jw_key(w, key);
-    jw_obj(w);
-    jw_ki64(w, "group_size", 32);
-    jw_ki64(w, "bits", q->default_bits);
-    jw_kstrz(w, "mode", "affine");
-    if (q->overrides_json.n) {
-        buf_addc(w->out, ',');
-        buf_add_str(w->out, q->overrides_json);
-    }
-    jw_obj_end(w);
-}
-
-enum qn_status arch_config(const struct arch_model *m, const struct arch_quant *q, struct buf *out,
-                           struct qn_err *err)
-{
-    struct jw w;
-    double eps;
-    QN_TRY(gguf_f64(m->g, key_of(m, "attention.layer_norm_rms_epsilon").z, 1e-6, &eps, err));
-    jw_init(&w, out);
-    jw_obj(&w);
-    jw_kstrz(&w, "model_type", m->def->model_type);
-    jw_key(&w, "architectures");
-    jw_arr(&w);
-    jw_strz(&w, m->def->hf_class);
-    jw_arr_end(&w);
-    jw_ki64(&w, "hidden_size", m->n_embd);
-    jw_ki64(&w, "num_hidden_layers", m->n_layer);
-    jw_ki64(&w, "intermediate_size", m->n_ff);
-    jw_ki64(&w, "num_attention_heads", m->n_head);
-    jw_ki64(&w, "num_key_value_heads", m->n_kv);
-    if (m->def->own_head_dim)
-        jw_ki64(&w, "head_dim", m->head_dim);
-    kfloat(&w, "rms_norm_eps", eps);
-    jw_ki64(&w, "vocab_size", m->n_vocab);
-    jw_ki64(&w, "max_position_embeddings", m->n_ctx);
-    jw_kbool(&w, "tie_word_embeddings", m->tied);
-    if (m->def->gemma)
-        QN_TRY(write_gemma(m, &w, err));
-    else
-        jw_kstrz(&w, "hidden_act", "silu");
-    if (m->def->moe)
-        write_moe(m, &w);
-    if (m->def->rows == LLAMA) {
-        jw_kbool(&w, "attention_bias", has_tensor(m, "blk.0.attn_q.bias"));
-        jw_kbool(&w, "mlp_bias", has_tensor(m, "blk.0.ffn_up.bias"));
-    }
-    QN_TRY(write_rope(m, &w, err));
-    QN_TRY(write_ids(m, &w, err));
-    jw_kstrz(&w, "torch_dtype", q->float_name);
-    if (q->default_bits) {
-        write_quant(q, &w, "quantization");
-        write_quant(q, &w, "quantization_config");
-    }
-    jw_obj_end(&w);
-    buf_addc(out, '\n');
-    return buf_ok(out, "config.json", err);
-}
-
-enum qn_status arch_generation_config(const struct arch_model *m, struct buf *out,
-                                      struct qn_err *err)
-{
-    struct jw w;
-    jw_init(&w, out);
-    jw_obj(&w);
-    QN_TRY(write_ids(m, &w, err));
-    jw_obj_end(&w);
-    buf_addc(out, '\n');
-    return buf_ok(out, "generation_config.json", err);
 }

@@ -17,9 +17,11 @@ struct arch_model {
     int64_t n_layer, n_embd, n_ff, n_head, n_kv, head_dim, n_vocab, n_ctx;
     int64_t n_expert, n_expert_used, n_ff_exp; /* 0 without experts */
     bool tied;                                 /* no output.weight */
-    struct str rope_type;                      /* "", "linear", "yarn", "llama3" */
+    struct str rope_type;                      /* "", "linear", "yarn", "llama3", "longrope" */
     double rope_factor;
     int64_t rope_orig_ctx;
+    int64_t rope_dims;                                /* of a head, from its start */
+    const struct gguf_tensor *rope_long, *rope_short; /* longrope: checked; otherwise NULL */
 };
 
 /* How one tensor of the file goes into the checkpoint. */

@@ -26,6 +26,7 @@ struct vocab {
     size_t n_slot;
     int64_t bos, eos, unk, pad; /* -1 = none */
     bool add_bos, add_eos;
+    bool phi; /* Phi-3's SentencePiece vocabulary */
 };
 
 /* ---- splitting rules ------------------------------------------------------------------------ */
@@ -250,6 +251,14 @@ static void write_vocab(const struct vocab *v, struct jw *w)
     buf_addc(w->out, '}');
 }
 
+/* Phi-3's tokens take the white space behind them, as its own tokenizer does: the file has no key
+ * for it, and templates write a line feed behind each. */
+static bool takes_space(const struct vocab *v, size_t id)
+{
+    return v->phi && (int64_t)id != v->unk && (int64_t)id != v->bos &&
+           type_of(v, id) != TOK_UNKNOWN && !str_eqz(v->tok[id], "<|endoftext|>");
+}
+
 static void write_added(const struct vocab *v, struct jw *w, bool unk_too)
 {
     jw_key(w, "added_tokens");
@@ -264,7 +273,7 @@ static void write_added(const struct vocab *v, struct jw *w, bool unk_too)
         jw_kstr(w, "content", v->tok[id]);
         jw_kbool(w, "single_word", false);
         jw_kbool(w, "lstrip", false);
-        jw_kbool(w, "rstrip", false);
+        jw_kbool(w, "rstrip", takes_space(v, id));
         jw_kbool(w, "normalized", false);
         jw_kbool(w, "special", special);
         jw_obj_end(w);
@@ -582,7 +591,10 @@ static enum qn_status refuse_unless(const struct gguf *g, const char *key, bool 
 static enum qn_status write_spm(struct vocab *v, struct buf *out, struct qn_err *err)
 {
     struct jw w;
+    struct str arch;
     bool prefix;
+    QN_TRY(gguf_str(v->g, "general.architecture", STR_LIT(""), &arch, err));
+    v->phi = str_eqz(arch, "phi3");
     QN_TRY(read_add(v, true, err));
     QN_TRY(gguf_bool(v->g, "tokenizer.ggml.add_space_prefix", true, &prefix, err));
     QN_TRY(refuse_unless(v->g, "tokenizer.ggml.remove_extra_whitespaces", false, false, err));

@@ -34,7 +34,7 @@ static enum qn_status phi3_config(struct model *m, const struct json *c, struct 
     double part;
     s->fused = true;
     QN_TRY(json_opt_real(c, "config.json", "partial_rotary_factor", 1, 0.01, 1, &part, err));
-    QN_TRY(json_opt_i32(c, "config.json", "original_max_position_embeddings", 4096, 1, 1 << 24,
+    QN_TRY(json_opt_i32(c, "config.json", "original_max_position_embeddings", 4096, 2, 1 << 24,
                         &r->orig_max_pos, err));
     r->dims = (int32_t)(s->d_head * part);
     QN_TRY(check_scaling(r, err));

@@ -97,7 +97,7 @@ static enum qn_status longrope(const struct scaling *s, struct qn_err *err)
 {
     const struct json *v = json_get(s->p->scaling, "long_factor");
     double orig = s->p->orig_max_pos ? s->p->orig_max_pos : 4096;
-    QN_TRY(real_key(s, "original_max_position_embeddings", orig, 1, 1e9, &orig, err));
+    QN_TRY(real_key(s, "original_max_position_embeddings", orig, 2, 1e9, &orig, err));
     if (json_len(v) != (size_t)s->p->dims / 2)
         QN_FAIL(err, QN_BAD_INPUT, "rope", "%s: long_factor has %zu entries; expected %d",
                 s->p->what, json_len(v), s->p->dims / 2);

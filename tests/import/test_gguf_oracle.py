@@ -138,6 +138,128 @@ def test_shards_and_dtype(tmp_path):
     assert set(index["weight_map"]) == set(a)
 
 
+# ---- phi3: a checkpoint of the goldens as a GGUF file and back ------------------------------------
+
+GOLDEN = ROOT / "tests/golden"
+PHI3 = {"self_attn.qkv_proj": "attn_qkv", "self_attn.o_proj": "attn_output",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+        "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def floats(folder):
+    """The checkpoint's values, module by module, in float32."""
+    t, out = load(folder), {}
+    for name in t:
+        module, part = name.rsplit(".", 1)
+        if part != "weight":
+            continue
+        if module + ".scales" in t:
+            out[module] = mx.dequantize(t[name], t[module + ".scales"].astype(mx.float32),
+                                        t[module + ".biases"].astype(mx.float32), 64, 4)
+        else:
+            out[module] = t[name].astype(mx.float32)
+    return out
+
+
+def phi3_gguf(path, folder, values):
+    c = json.load(open(folder / "config.json"))
+    far, near = c["max_position_embeddings"], c["original_max_position_embeddings"]
+    w = gguf.GGUFWriter(str(path), "phi3")
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(far)
+    w.add_rope_scaling_orig_ctx_len(near)
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv(c["num_key_value_heads"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    w.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
+    w.add_rope_freq_base(c["rope_theta"])
+    w.add_sliding_window(2047)
+    w.add_rope_scaling_attn_factors((1 + np.log(far / near) / np.log(near)) ** 0.5)
+    w.add_tokenizer_model("llama")
+    w.add_tokenizer_pre("default")
+    tokens = ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|assistant|>", "<|end|>", "▁", "a", "b", "ab",
+              "▁a", "<0x0A>"]
+    tokens += [f"piece{i}" for i in range(c["vocab_size"] - len(tokens))]
+    kinds = gguf.TokenType
+    w.add_token_list(tokens)
+    w.add_token_scores([-float(i) for i in range(len(tokens))])
+    w.add_token_types([kinds.UNKNOWN] + [kinds.CONTROL] * 5 + [kinds.NORMAL] * 5 + [kinds.BYTE] +
+                      [kinds.NORMAL] * (len(tokens) - 12))
+    w.add_unk_token_id(0)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(3)
+    w.add_add_bos_token(False)
+    w.add_chat_template("{% for m in messages %}{{ '<|assistant|>\n' + m.content + '<|end|>\n' }}"
+                        "{% endfor %}")
+    w.add_tensor("rope_factors_long.weight", np.array(c["rope_scaling"]["long_factor"], np.float32))
+    w.add_tensor("rope_factors_short.weight", np.array(c["rope_scaling"]["short_factor"], np.float32))
+    for module, v in values.items():
+        if module in ENDS:
+            name = ENDS[module]
+        else:
+            layer, rest = module.removeprefix("model.layers.").split(".", 1)
+            name = f"blk.{layer}.{PHI3[rest]}"
+        w.add_tensor(name + ".weight", np.array(v))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def test_phi3_round_trip(tmp_path):
+    """The same weights through GGUF: every value, mlx-lm's logits, and quern's against the golden."""
+    src = GOLDEN / "tiny/phi3-longrope-q4"
+    values = floats(src)
+    phi3_gguf(tmp_path / "m.gguf", src, values)
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    got = floats(tmp_path / "out")
+    assert set(got) == set(values)
+    for module in values:
+        assert mx.array_equal(got[module], values[module]), module
+    a = json.load(open(src / "config.json"))
+    b = json.load(open(tmp_path / "out/config.json"))
+    for key in a:
+        if key not in ("rope_scaling", "quantization", "quantization_config", "bos_token_id",
+                       "eos_token_id"):
+            assert b[key] == pytest.approx(a[key]), key
+    for key in a["rope_scaling"]:
+        assert b["rope_scaling"][key] == a["rope_scaling"][key], key
+    assert b["sliding_window"] == 2047 and b["partial_rotary_factor"] == 1
+    r = subprocess.run([BIN, "parity", str(tmp_path / "out"),
+                        str(GOLDEN / "float32/phi3-longrope-q4.json"), "--kl", "0.01"],
+                       capture_output=True, text=True)
+    assert r.returncode == 0 and r.stdout.count("within the limits") == 2, r.stdout + r.stderr
+
+
+def test_phi3_loads_in_mlx_lm(tmp_path):
+    utils = pytest.importorskip("mlx_lm.utils")
+    src = GOLDEN / "tiny/phi3-longrope-q4"
+    phi3_gguf(tmp_path / "m.gguf", src, floats(src))
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    model, _ = utils.load_model(tmp_path / "out")
+    golden = mx.load(str(GOLDEN / "float32/phi3-longrope-q4.safetensors"))
+    doc = json.load(open(GOLDEN / "float32/phi3-longrope-q4.json"))
+    ids = doc["prompts"][2]["prompt"]
+    logits = model(mx.array([ids]))[0].astype(mx.float32)
+    assert mx.abs(logits - golden["p2.full"]).max().item() < 1e-3
+
+
+def test_phi3_tokens(tmp_path):
+    """Special tokens take the white space behind them, apart from the two that do not."""
+    tokenizers = pytest.importorskip("tokenizers")
+    src = GOLDEN / "tiny/phi3-longrope-q4"
+    phi3_gguf(tmp_path / "m.gguf", src, floats(src))
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    t = tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
+    assert t.encode("<|assistant|>\n\n<|end|>\n").ids == [4, 5]
+    assert t.encode("<|endoftext|>\n").ids == [3, 6, 11]
+    config = json.load(open(tmp_path / "out/tokenizer_config.json"))
+    assert "<|assistant|>" in config["chat_template"] and config["eos_token"] == "<|endoftext|>"
+
+
 def real(name):
     folder = os.environ.get("QUERN_GGUF", "")
     path = pathlib.Path(folder) / name

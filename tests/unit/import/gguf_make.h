@@ -164,4 +164,98 @@ static inline void mk_llama_file(struct buf *b, const struct mk_llama *m)
         buf_addc(b, 0);
 }
 
+/* ---- a phi3 of one layer: 64 wide, 2 heads of 32, one kv head, 24 dims rotate, all F32 ------- */
+
+struct mk_phi3 {
+    uint32_t n_ctx, orig_ctx; /* 0 = 256, 64 */
+    float gain;               /* rope.scaling.attn_factor; 0 = what follows from the contexts */
+    float bad_factor;         /* stands in the long factors' place 3; 0 = 2.5 */
+    uint32_t n_factor;        /* 0 = 12 */
+    uint32_t n_qkv;           /* rows of attn_qkv; 0 = 128 */
+    const char *drop_tensor;  /* NULL = none */
+    const char *scaling;      /* rope.scaling.type; NULL = absent */
+};
+
+static inline void mk_kv_f32(struct buf *b, const char *key, float v)
+{
+    mk_str(b, key);
+    mk_u32(b, 6);
+    buf_add(b, &v, 4);
+}
+
+static inline void mk_phi3_keys(struct buf *b, const struct mk_phi3 *m)
+{
+    const struct {
+        const char *key;
+        uint32_t v;
+    } K[] = {{"phi3.block_count", 1},
+             {"phi3.context_length", m->n_ctx ? m->n_ctx : 256},
+             {"phi3.rope.scaling.original_context_length", m->orig_ctx ? m->orig_ctx : 64},
+             {"phi3.embedding_length", 64},
+             {"phi3.feed_forward_length", 96},
+             {"phi3.attention.head_count", 2},
+             {"phi3.attention.head_count_kv", 1},
+             {"phi3.rope.dimension_count", 24},
+             {"phi3.attention.sliding_window", 200}};
+    for (size_t i = 0; i < sizeof K / sizeof *K; i++)
+        mk_kv_u32(b, K[i].key, K[i].v);
+    mk_kv_f32(b, "phi3.rope.scaling.attn_factor", m->gain != 0 ? m->gain : 1.1547005f);
+    if (m->scaling)
+        mk_kv_str(b, "phi3.rope.scaling.type", m->scaling);
+}
+
+static inline void mk_phi3_file(struct buf *b, const struct mk_phi3 *m)
+{
+    uint32_t n_factor = m->n_factor ? m->n_factor : 12;
+    const struct {
+        const char *name;
+        uint32_t d0, d1;
+    } T[] = {
+        {"token_embd.weight", 64, 8},
+        {"output_norm.weight", 64, 0},
+        {"output.weight", 64, 8},
+        {"rope_factors_long.weight", n_factor, 0},
+        {"rope_factors_short.weight", n_factor, 0},
+        {"blk.0.attn_norm.weight", 64, 0},
+        {"blk.0.attn_qkv.weight", 64, m->n_qkv ? m->n_qkv : 128},
+        {"blk.0.attn_output.weight", 64, 64},
+        {"blk.0.ffn_norm.weight", 64, 0},
+        {"blk.0.ffn_up.weight", 64, 192},
+        {"blk.0.ffn_down.weight", 96, 64},
+    };
+    enum { N = sizeof T / sizeof *T };
+    bool drop[N];
+    uint64_t off = 0, left = 0;
+    for (size_t i = 0; i < N; i++) {
+        drop[i] = m->drop_tensor && strcmp(T[i].name, m->drop_tensor) == 0;
+        left += !drop[i];
+    }
+    mk_head(b, 3, left, 17u + (m->scaling != NULL));
+    mk_kv_str(b, "general.architecture", "phi3");
+    mk_phi3_keys(b, m);
+    mk_kv_str(b, "tokenizer.ggml.model", "gpt2");
+    mk_kv_str(b, "tokenizer.ggml.pre", "gpt-4o");
+    mk_tokens(b);
+    mk_kv_u32(b, "tokenizer.ggml.eos_token_id", 1);
+    for (size_t i = 0; i < N; i++) {
+        if (drop[i])
+            continue;
+        mk_tensor(b, T[i].name, T[i].d0, T[i].d1, 0, off);
+        off += ((uint64_t)T[i].d0 * (T[i].d1 ? T[i].d1 : 1) * 4 + 31) / 32 * 32;
+    }
+    mk_pad(b, 32);
+    for (size_t i = 0; i < N; i++) {
+        if (drop[i])
+            continue;
+        bool factors = T[i].name[0] == 'r', far = T[i].name[13] == 'l';
+        for (uint64_t k = 0; k < (uint64_t)T[i].d0 * (T[i].d1 ? T[i].d1 : 1); k++) {
+            float v = factors ? (far ? 2.5f : 1.25f) : (float)(k / T[i].d0); /* the row's number */
+            if (factors && far && k == 3 && m->bad_factor != 0)
+                v = m->bad_factor;
+            buf_add(b, &v, 4);
+        }
+        mk_pad(b, 32);
+    }
+}
+
 #endif

@@ -155,6 +155,100 @@ static void refusals(void **state)
     expect_refused((struct mk_llama){.arch = "qwen3"}, QN_BAD_INPUT, "attn_q_norm");
 }
 
+/* ---- phi3 ---------- */
+
+static void make_phi3(struct mk_phi3 m)
+{
+    struct buf b = BUF_INIT;
+    mk_phi3_file(&b, &m);
+    assert_int_equal(file_write_atomic(src, buf_str(&b), NULL), QN_OK);
+    buf_free(&b);
+}
+
+/* The fused matrices go over whole; lengths, factors and window are in the config, and what an
+ * engine makes of it is the family's own rule. */
+static void phi3_config(void **state)
+{
+    (void)state;
+    struct import_report rep;
+    struct qn_err err;
+    struct buf text = BUF_INIT, file = BUF_INIT, path = BUF_INIT;
+    struct json *j, *head;
+    int64_t v;
+    uint64_t n;
+    make_phi3((struct mk_phi3){0});
+    if (convert((struct import_params){0}, &rep, &err) != QN_OK)
+        fail_msg("%s", err.msg);
+    assert_int_equal(rep.n, 9); /* the two lists of factors are no tensors of the checkpoint */
+    import_report_free(&rep);
+    j = read_json("config.json", &text);
+    assert_true(str_eqz(json_str(json_get(j, "model_type")), "phi3"));
+    assert_true(json_i64(json_get(j, "original_max_position_embeddings"), &v) && v == 64);
+    assert_true(json_i64(json_get(j, "max_position_embeddings"), &v) && v == 256);
+    assert_true(json_i64(json_get(j, "sliding_window"), &v) && v == 200);
+    assert_int_equal((int)(32 * json_real(json_get(j, "partial_rotary_factor"))), 24);
+    assert_false(json_bool(json_get(j, "tie_word_embeddings")));
+    const struct json *r = json_get(j, "rope_scaling");
+    assert_true(str_eqz(json_str(json_get(r, "type")), "longrope"));
+    assert_int_equal(json_len(json_get(r, "long_factor")), 12);
+    assert_true(json_real(json_at(json_get(r, "long_factor"), 11)) == 2.5);
+    assert_true(json_real(json_at(json_get(r, "short_factor"), 0)) == 1.25);
+    json_free(j);
+    path_join(&path, dst, "model.safetensors");
+    assert_int_equal(file_read(buf_z(&path), 1 << 24, &file, NULL), QN_OK);
+    memcpy(&n, file.p, 8);
+    assert_int_equal(json_parse((struct str){file.p + 8, n}, "head", 8, &head, NULL), QN_OK);
+    static const struct {
+        const char *name;
+        int64_t rows;
+    } fused[] = {{"model.layers.0.self_attn.qkv_proj.weight", 128},
+                 {"model.layers.0.mlp.gate_up_proj.weight", 192}};
+    for (size_t i = 0; i < 2; i++) {
+        const struct json *shape = json_get(json_get(head, fused[i].name), "shape");
+        assert_true(json_i64(json_at(shape, 0), &v) && v == fused[i].rows);
+        const uint8_t *p = tensor(&file, head, fused[i].name); /* float16: rows keep their order */
+        assert_int_equal(p[2 * 64 * 33] | p[2 * 64 * 33 + 1] << 8, 0x5020); /* 33 */
+    }
+    json_free(head);
+    buf_free(&text);
+    buf_free(&file);
+    buf_free(&path);
+}
+
+static void phi3_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        struct mk_phi3 m;
+        const char *text;
+    } bad[] = {
+        {{.gain = 1.5f}, "phi3.rope.scaling.attn_factor is 1.5; only 1.1547"},
+        {{.n_ctx = 64}, "attn_factor is 1.1547; only 1 can"},
+        {{.orig_ctx = 1}, "original_context_length is 1; expected more"},
+        {{.bad_factor = -1}, "tensor rope_factors_long.weight, value 3 is -1; expected a number"},
+        {{.bad_factor = 1e30f}, "tensor rope_factors_long.weight, value 3 is 1e+30"},
+        {{.n_factor = 16},
+         "tensor rope_factors_long.weight has 16 values of F32 in 1 dimensions; "
+         "expected 12"},
+        {{.drop_tensor = "rope_factors_short.weight"},
+         "tensor rope_factors_short.weight is missing"},
+        {{.drop_tensor = "rope_factors_long.weight"}, "tensor rope_factors_long.weight is missing"},
+        {{.drop_tensor = "blk.0.ffn_up.weight"}, "tensor blk.0.ffn_up.weight is missing"},
+        {{.n_qkv = 192}, "tensor blk.0.attn_qkv.weight: dimension 1 is 192; the metadata say 128"},
+        {{.scaling = "linear"}, "rope.scaling.factor is 0"},
+        {{.scaling = "yarn"}, "rope.scaling.type is \"yarn\"; none, linear and longrope"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct import_report rep;
+        struct qn_err err;
+        make_phi3(bad[i].m);
+        if (convert((struct import_params){0}, &rep, &err) == QN_OK ||
+            !strstr(err.msg, bad[i].text))
+            fail_msg("case %zu: %s; expected ...%s", i, err.msg, bad[i].text);
+        assert_clean();
+    }
+}
+
 static void big_scales_need_float32(void **state)
 {
     (void)state;
@@ -272,6 +366,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(writes_everything, setup, teardown),
         cmocka_unit_test_setup_teardown(refusals, setup, teardown),
+        cmocka_unit_test_setup_teardown(phi3_config, setup, teardown),
+        cmocka_unit_test_setup_teardown(phi3_refusals, setup, teardown),
         cmocka_unit_test_setup_teardown(big_scales_need_float32, setup, teardown),
         cmocka_unit_test_setup_teardown(existing_output, setup, teardown),
         cmocka_unit_test_setup_teardown(leftovers_are_swept, setup, teardown),
