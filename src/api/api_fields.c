@@ -277,5 +277,6 @@ enum qn_status fields_control(const struct json *o, struct api_request *r, struc
     QN_TRY(field_bool(opt, "include_usage", &r->include_usage, e));
     QN_TRY(field_i32(o, "n", 1, API_N_MAX, &r->n, e));
     QN_TRY(field_str(o, "user", &r->user, e));
+    QN_TRY(field_str(o, "cache_salt", &r->cache_salt, e));
     return fields_stop(o, "stop", r, e);
 }

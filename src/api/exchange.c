@@ -62,7 +62,10 @@ static enum qn_status submit(struct exchange *x, struct qn_err *err)
 {
     const struct api_request *r = x->r;
     const struct api_prompt *prompt = &r->prompts[x->next / r->n];
+    char salt[65]; /* as long as a namespace may be */
+    sha256(r->cache_salt.p, r->cache_salt.n, salt);
     struct gen_params p = {
+        .cache_ns = r->cache_salt.n ? salt : NULL,
         .prompt = prompt->ids,
         .n_prompt = prompt->n_ids,
         .max_tokens = r->max_tokens,

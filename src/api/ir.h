@@ -143,6 +143,8 @@ struct api_request {
     bool stream, include_usage;
     bool echo;
     bool any_length; /* only counted: the prompt may be longer than the window */
+    /* Requests with different ones share no cached prompts; {NULL,0} = none. */
+    struct str cache_salt;
     struct str user; /* names one of several users behind a connection; {NULL,0} = none */
 
     char id[40];     /* "chatcmpl-..." */

@@ -245,6 +245,28 @@ static void stats_batch(struct jw *w, const struct api_model *m, const struct sc
     jw_obj_end(w);
 }
 
+static void stats_cache(struct jw *w, const struct sched_stats *s)
+{
+    const struct qn_cache_stats *c = &s->cache;
+    if (!s->caches)
+        return;
+    jw_key(w, "prompt_cache");
+    jw_obj(w);
+    jw_ki64(w, "bytes", c->bytes);
+    jw_ki64(w, "max_bytes", c->bytes_max);
+    jw_ki64(w, "tokens", c->tokens);
+    jw_ki64(w, "nodes", c->nodes);
+    jw_ki64(w, "lookups", c->lookups);
+    jw_ki64(w, "hits", c->hits);
+    jw_ki64(w, "asked_tokens", c->asked_tokens);
+    jw_ki64(w, "reused_tokens", c->reused_tokens);
+    jw_ki64(w, "kept_tokens", c->kept_tokens);
+    jw_ki64(w, "evicted_tokens", c->evicted_tokens);
+    jw_ki64(w, "checkpoints_dropped", c->thinned);
+    jw_ki64(w, "failed_keeps", c->failed_keeps);
+    jw_obj_end(w);
+}
+
 static void stats_responses(struct jw *w, const struct resp_store_stats *s)
 {
     jw_key(w, "response_store");
@@ -266,6 +288,7 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
     stats_requests(&w, s);
     stats_memory(&w, m, s, srv);
     stats_batch(&w, m, s);
+    stats_cache(&w, s);
     stats_responses(&w, &srv->responses);
     jw_obj_end(&w);
 }

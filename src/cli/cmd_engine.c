@@ -14,13 +14,20 @@
 
 struct engine_opts {
     const char *model;
-    int64_t ctx, threads;
+    int64_t ctx, threads, cache;
 };
 
 static const struct cli_opt engine_opts[] = {
     CLI_OPT_MODEL(struct engine_opts),
     CLI_OPT_CTX(struct engine_opts),
     CLI_OPT_THREADS(struct engine_opts),
+    {.name = "prompt-cache",
+     .type = CLI_SIZE,
+     .arg = "SIZE",
+     .min = 0,
+     .max = 1e15,
+     .help = "Memory for the prompt cache.",
+     .off = CLI_AT_SIZE(struct engine_opts, cache)},
     {.type = CLI_END},
 };
 
@@ -28,6 +35,7 @@ static int run_engine(const struct cli *c, void *opts)
 {
     struct qn_err err = {0};
     struct qn_engine *e = NULL;
+    struct qn_cache *cache = NULL;
     struct buf dir = BUF_INIT;
     int type;
     socklen_t n = sizeof type;
@@ -41,12 +49,16 @@ static int run_engine(const struct cli *c, void *opts)
     enum qn_status st = model_arg_find(o->model, &dir, &err);
     if (st == QN_OK)
         st = engine_open(buf_z(&dir), o->threads, o->ctx, &e, &err);
+    const struct qn_cache_params cp = {.bytes = o->cache};
+    if (st == QN_OK && o->cache)
+        st = qn_cache_create(e, &cp, &cache, &err);
     if (st == QN_OK) {
-        struct lm lm = lm_of_engine(e);
+        struct lm lm = cache ? lm_of_cache(cache) : lm_of_engine(e);
         st = lm_serve(&lm, qn_engine_info(e), LM_REMOTE_FD, &err);
     } else {
         lm_serve_refuse(LM_REMOTE_FD, &err);
     }
+    qn_cache_free(cache);
     qn_engine_free(e);
     buf_free(&dir);
     return st == QN_OK ? CLI_OK : CLI_FAILED; /* the parent words it */

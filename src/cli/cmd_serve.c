@@ -28,12 +28,13 @@
 #define FDS_WANTED     65536
 #define KEY_FILE_BYTES ((size_t)64 << 10)
 #define PROGRAM_BYTES  ((int64_t)64 << 20) /* tokenizer, requests */
+#define CACHE_BYTES    ((int64_t)1 << 30)  /* when the system does not say how much there is */
 #define FEW_TOKENS     256                 /* a server that cannot hold so many is of no use */
 
 struct serve_opts {
     const char *model, *host, *api_key, *api_key_file, *config;
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
-    int64_t memory_budget, kv_budget;
+    int64_t memory_budget, kv_budget, prompt_cache;
     struct cli_strs aliases, cors;
     bool insecure, isolate, no_access_log;
     int log_format;
@@ -99,6 +100,16 @@ static const struct cli_opt serve_opts[] = {
      .def_text = "what the memory budget leaves beside the weights",
      .help = "Memory for keys and values of all requests together.",
      .off = CLI_AT_SIZE(struct serve_opts, kv_budget)},
+    {.name = "prompt-cache",
+     .type = CLI_SIZE,
+     .arg = "SIZE",
+     .min = 0,
+     .max = 1e15,
+     .def_text = "a quarter of the machine's memory, or of the control group's",
+     .help = "Memory for prompts and answers of earlier requests, so that a request which begins "
+             "alike does not compute that again; 0 = off. Given up before a request waits for "
+             "memory.",
+     .off = CLI_AT_SIZE(struct serve_opts, prompt_cache)},
     {.name = "max-queue",
      .type = CLI_INT,
      .arg = "N",
@@ -302,6 +313,7 @@ static enum qn_status read_keys(const struct serve_opts *o, struct keys *k, stru
 struct served {
     struct served_engine engine;
     struct sched *sched;
+    int64_t cache_bytes; /* most that the prompt cache may take; 0 = none */
     struct api_model model;
     struct out_syntax syntax;
     const char *aliases[CLI_LIST_MAX + 1];
@@ -359,13 +371,27 @@ static enum qn_status plan_memory(const struct serve_opts *o, const struct serve
             (long long)(least >> 10), FEW_TOKENS, o->kv_budget ? "--kv-budget" : "--memory-budget");
 }
 
+/* What the prompt cache may take beside all requests. */
+static int64_t cache_bytes(const struct cli *c, const struct serve_opts *o)
+{
+    int64_t limit = sysmem_limit();
+    if (cli_given(c, "prompt-cache"))
+        return o->prompt_cache;
+    return limit ? limit / 4 : CACHE_BYTES;
+}
+
 static enum qn_status open_model(const struct cli *c, const struct serve_opts *o, const char *dir,
                                  struct served *s, struct qn_err *err)
 {
     struct api_model *m = &s->model;
     QN_TRY(sampling(c, o, dir, &m->defaults, err));
     const struct served_params ep = {
-        .dir = dir, .threads = o->threads, .ctx = o->ctx, .isolate = o->isolate};
+        .dir = dir,
+        .threads = o->threads,
+        .ctx = o->ctx,
+        .isolate = o->isolate,
+        .cache_bytes = cache_bytes(c, o),
+    };
     QN_TRY(served_open(&ep, &s->engine, err));
     const struct qn_model_info *info = s->engine.info;
     struct lm lm = s->engine.lm;
@@ -375,6 +401,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
     if (sp.n_lane > lm.max_rows)
         sp.n_lane = lm.max_rows;
     QN_TRY(plan_memory(o, &s->engine, &sp, err));
+    s->cache_bytes = sp.kv_budget && ep.cache_bytes > sp.kv_budget ? sp.kv_budget : ep.cache_bytes;
     for (int i = 0; i < o->aliases.n; i++)
         s->aliases[i] = o->aliases.v[i];
     m->name = info->name;
@@ -409,18 +436,32 @@ static void close_model(struct served *s)
 
 /* ---- what is printed ------------------------------------------------------------------------- */
 
+static void cache_line(const struct served *s, struct buf *out)
+{
+    buf_addz(out, "Prompt cache: ");
+    if (s->cache_bytes) {
+        buf_addz(out, "up to ");
+        cli_size_text(out, s->cache_bytes);
+        buf_addz(out, " of memory that no request needs (--prompt-cache)\n\n");
+    } else {
+        buf_addz(out, "off\n\n");
+    }
+}
+
 /* Both snippets work when pasted: nothing is indented that Python would mind. Greedy and short, so
  * that the first answer from a small model is a sensible one. */
 static void welcome(const struct served *s, const char *url, bool keyed, struct buf *out)
 {
     const struct qn_model_info *info = s->engine.info;
+    buf_addf(out, "Serving %s (%s, %.1f M parameters, context %d tokens, %d threads) at %s\n",
+             info->name, info->family, (double)info->n_param / 1e6, info->n_ctx, info->n_thread,
+             url);
+    cache_line(s, out);
     buf_addf(out,
-             "Serving %s (%s, %.1f M parameters, context %d tokens, %d threads) at %s\n\n"
              "curl %s/v1/chat/completions -H 'Content-Type: application/json' %s"
              "-d '{\"messages\": [{\"role\": \"user\", \"content\": \"Say hello.\"}], "
              "\"temperature\": 0, \"max_tokens\": 100}'\n\n",
-             info->name, info->family, (double)info->n_param / 1e6, info->n_ctx, info->n_thread,
-             url, url, keyed ? "-H \"Authorization: Bearer $QUERN_API_KEY\" " : "");
+             url, keyed ? "-H \"Authorization: Bearer $QUERN_API_KEY\" " : "");
     buf_addf(out,
              "%sfrom openai import OpenAI\n"
              "client = OpenAI(base_url=\"%s/v1\", api_key=%s)\n"

@@ -18,6 +18,11 @@ static enum qn_status open_here(const struct served_params *p, struct served_eng
     s->tok = engine_tok(s->engine);
     s->chat = engine_chat(s->engine);
     s->lm = lm_of_engine(s->engine);
+    if (!p->cache_bytes)
+        return QN_OK;
+    const struct qn_cache_params cp = {.bytes = p->cache_bytes};
+    QN_TRY(qn_cache_create(s->engine, &cp, &s->cache, err));
+    s->lm = lm_of_cache(s->cache);
     return QN_OK;
 }
 
@@ -43,10 +48,10 @@ static bool is_up(void *arg)
 static enum qn_status open_child(const struct served_params *p, struct served_engine *s,
                                  struct qn_err *err)
 {
-    char threads[24], ctx[24], dir_flag[] = "--model", threads_flag[] = "--threads",
-                               ctx_flag[] = "--ctx", verb[] = "engine-process",
-                               self[] = "/proc/self/exe";
-    char *argv[9] = {self, verb, dir_flag, (char *)p->dir};
+    char threads[24], ctx[24], cache[24], dir_flag[] = "--model", threads_flag[] = "--threads",
+                                          ctx_flag[] = "--ctx", cache_flag[] = "--prompt-cache",
+                                          verb[] = "engine-process", self[] = "/proc/self/exe";
+    char *argv[11] = {self, verb, dir_flag, (char *)p->dir};
     int n = 4;
     snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
     snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
@@ -58,6 +63,9 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
         argv[n++] = ctx_flag;
         argv[n++] = ctx;
     }
+    snprintf(cache, sizeof cache, "%lld", (long long)p->cache_bytes);
+    argv[n++] = cache_flag;
+    argv[n++] = cache;
     QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
     QN_TRY(open_text(p->dir, s, err));
     s->info = lm_remote_info(s->remote);
@@ -77,6 +85,7 @@ enum qn_status served_open(const struct served_params *p, struct served_engine *
 void served_close(struct served_engine *s)
 {
     lm_remote_free(s->remote);
+    qn_cache_free(s->cache);
     qn_engine_free(s->engine);
     tok_free(s->own_tok);
     chat_tmpl_free(s->own_chat);

@@ -20,6 +20,7 @@ struct served_engine {
     void *up_arg;
 
     struct qn_engine *engine; /* one of the two */
+    struct qn_cache *cache;   /* of the engine here; NULL = none */
     struct lm_remote *remote;
     struct tok *own_tok; /* with a remote engine text stays in this process */
     struct chat_tmpl *own_chat;
@@ -28,6 +29,7 @@ struct served_engine {
 struct served_params {
     const char *dir;
     int64_t threads, ctx; /* 0 = the engine's choice */
+    int64_t cache_bytes;  /* of the prompt cache; 0 = none */
     bool isolate;
 };
 

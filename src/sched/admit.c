@@ -210,6 +210,7 @@ static void retire(struct sched *s, struct gen *g, int64_t *counter)
         break;
     }
     give_back(s, g);
+    sched_reuse_settle(s);
     if (g->p.share)
         gen_share_unref(g->p.share);
     g->p.share = NULL;

@@ -34,7 +34,7 @@ struct lm_ops {
     void (*cache_keep)(void *self, const struct qn_line *line, void *seq);
     void (*cache_trim)(void *self, int64_t bytes);
     /* After the last call. */
-    void (*cache_stats)(const void *self, struct qn_cache_stats *out);
+    void (*cache_stats)(void *self, struct qn_cache_stats *out);
 };
 
 struct lm {

@@ -116,7 +116,7 @@ static void cache_trim(void *self, int64_t bytes)
     qn_cache_trim(self, bytes);
 }
 
-static void cache_stats(const void *self, struct qn_cache_stats *out)
+static void cache_stats(void *self, struct qn_cache_stats *out)
 {
     qn_cache_stats(self, out);
 }

@@ -54,8 +54,9 @@ struct lm_remote {
     bool up, stop;
     int64_t epoch, restarts;
 
-    struct wire_facts facts; /* of the first child */
-    int64_t *seq_bytes;      /* [wire_pages] of it */
+    struct wire_facts facts;     /* of the first child */
+    int64_t *seq_bytes;          /* [wire_pages] of it */
+    struct qn_cache_stats cache; /* after the last call; io */
     struct lm_ops ops;
     struct qn_model_info info;
 };
@@ -141,7 +142,7 @@ static enum qn_status greet(struct child *c, struct qn_err *err)
     else if (h.status != QN_OK)
         st = err_set(err, h.status, WHERE, "%.400s", h.err.msg);
     else if (region < 0 || h.bytes != wire_region(&h.facts) || h.bytes == 0 || h.facts.n_eos < 0 ||
-             h.facts.n_eos > WIRE_EOS_MAX)
+             h.facts.n_eos > WIRE_EOS_MAX || (h.facts.caches && h.facts.cache_interval < 1))
         st = err_set(err, QN_INTERNAL, WHERE, "its first message makes no sense");
     if (st == QN_OK) {
         void *p = mmap(NULL, h.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, region, 0);
@@ -215,7 +216,8 @@ static bool pause_us(struct lm_remote *r, int64_t us)
 static bool same_model(const struct wire_facts *a, const struct wire_facts *b)
 {
     return a->n_vocab == b->n_vocab && a->n_ctx == b->n_ctx && a->max_rows == b->max_rows &&
-           a->forks == b->forks;
+           a->forks == b->forks && a->caches == b->caches &&
+           a->cache_interval == b->cache_interval && a->cache_reach == b->cache_reach;
 }
 
 /* Waits for the child's end; true when it was not asked for. */
@@ -234,6 +236,7 @@ static bool wait_end(struct lm_remote *r)
     bool stop = r->stop;
     pthread_mutex_unlock(&r->mu);
     child_drop(&r->child);
+    r->cache.bytes = r->cache.nodes = r->cache.tokens = 0;
     reap(pid, false, how, sizeof how);
     pthread_mutex_unlock(&r->io);
     if (!stop)
@@ -474,6 +477,7 @@ static enum qn_status call_run(struct lm_remote *r, struct qn_err *err)
         pthread_mutex_unlock(&r->mu);
         return lost(err);
     }
+    r->cache = r->child.w->cache;
     if (c->status == QN_OK)
         return QN_OK;
     return err_set(err, c->status, WHERE, "%.470s", c->err.msg);
@@ -626,6 +630,94 @@ static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, st
     return st;
 }
 
+/* ---- the prompt cache ----------------------------------------------------------------------- */
+
+/* A call about a line, without its ids. */
+static struct wire_call line_call(enum wire_op op, const struct qn_line *line)
+{
+    struct wire_call c = {.op = op, .n = line->n_ids};
+    snprintf(c.ns, sizeof c.ns, "%s", line->ns ? line->ns : "");
+    return c;
+}
+
+/* The call's ids into the region, under io. */
+static void put_line(struct lm_remote *r, const struct qn_line *line)
+{
+    memcpy(wire_ids(r->child.w, &r->facts), line->ids, (size_t)line->n_ids * sizeof *line->ids);
+}
+
+static bool line_fits(const struct lm_remote *r, const struct qn_line *line)
+{
+    return line->n_ids >= 0 && (size_t)line->n_ids <= wire_n_ids(&r->facts);
+}
+
+static enum qn_status cache_seq(void *self, const struct qn_line *line, void **seq,
+                                struct lm_reuse *reuse, struct qn_err *err)
+{
+    struct lm_remote *r = self;
+    int64_t epoch;
+    if (!line_fits(r, line))
+        QN_FAIL(err, QN_BAD_INPUT, WHERE, "a prompt of %d tokens; the context holds %d",
+                line->n_ids, r->facts.n_ctx);
+    struct remote_seq *q = calloc(1, sizeof *q);
+    if (!q)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "out of memory");
+    enum qn_status st = current(r, &epoch, err);
+    if (st == QN_OK)
+        st = call_begin(r, epoch, err);
+    if (st == QN_OK) {
+        put_line(r, line);
+        r->child.w->call = line_call(WIRE_CACHE_SEQ, line);
+        st = call_run(r, err);
+        *q = (struct remote_seq){epoch, r->child.w->call.seq};
+        *reuse = (struct lm_reuse){r->child.w->call.n_have, r->child.w->call.n_match};
+        call_end(r);
+    }
+    if (st != QN_OK) {
+        free(q);
+        return st;
+    }
+    *seq = q;
+    return QN_OK;
+}
+
+static void cache_keep(void *self, const struct qn_line *line, void *seq)
+{
+    struct lm_remote *r = self;
+    const struct remote_seq *q = seq;
+    struct qn_err ignored;
+    if (!line_fits(r, line) || call_begin(r, q->epoch, &ignored) != QN_OK)
+        return;
+    put_line(r, line);
+    r->child.w->call = line_call(WIRE_CACHE_KEEP, line);
+    r->child.w->call.seq = q->handle;
+    call_run(r, &ignored);
+    call_end(r);
+}
+
+static void cache_trim(void *self, int64_t bytes)
+{
+    struct lm_remote *r = self;
+    struct qn_err ignored;
+    pthread_mutex_lock(&r->mu);
+    int64_t epoch = r->epoch;
+    pthread_mutex_unlock(&r->mu);
+    if (call_begin(r, epoch, &ignored) != QN_OK)
+        return;
+    r->child.w->call = (struct wire_call){.op = WIRE_CACHE_TRIM, .bytes = bytes};
+    call_run(r, &ignored);
+    call_end(r);
+}
+
+/* Of a child that is gone: nothing. */
+static void cache_stats(void *self, struct qn_cache_stats *out)
+{
+    struct lm_remote *r = self;
+    pthread_mutex_lock(&r->io);
+    *out = r->cache;
+    pthread_mutex_unlock(&r->io);
+}
+
 struct lm lm_remote_lm(struct lm_remote *r)
 {
     r->ops = (struct lm_ops){
@@ -637,6 +729,12 @@ struct lm lm_remote_lm(struct lm_remote *r)
         .step_bytes = r->facts.plans ? step_bytes : NULL,
         .seq_fork = r->facts.forks ? seq_fork : NULL,
     };
+    if (r->facts.caches) {
+        r->ops.cache_seq = cache_seq;
+        r->ops.cache_keep = cache_keep;
+        r->ops.cache_trim = cache_trim;
+        r->ops.cache_stats = cache_stats;
+    }
     return (struct lm){
         .ops = &r->ops,
         .self = r,
@@ -645,5 +743,7 @@ struct lm lm_remote_lm(struct lm_remote *r)
         .max_rows = r->facts.max_rows,
         .eos_ids = r->facts.eos_ids,
         .n_eos = r->facts.n_eos,
+        .cache_interval = r->facts.cache_interval,
+        .cache_reach = r->facts.cache_reach,
     };
 }

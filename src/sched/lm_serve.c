@@ -68,6 +68,9 @@ static void fill_facts(const struct lm *lm, const struct qn_model_info *info, st
     for (int32_t i = 0; i < 2 && lm->ops->step_bytes; i++)
         f->step_bytes[i] = lm->ops->step_bytes(lm->self, i);
     f->forks = lm->ops->seq_fork != NULL;
+    f->caches = lm->ops->cache_seq != NULL;
+    f->cache_interval = lm->cache_interval;
+    f->cache_reach = lm->cache_reach;
     if (!info)
         return;
     f->n_thread = info->n_thread;
@@ -117,6 +120,40 @@ static enum qn_status create(struct serving *s, void *src, struct wire_call *c)
     enum qn_status st = keep(s, seq, &c->seq, &c->err);
     if (st != QN_OK)
         s->lm->ops->seq_free(s->lm->self, seq);
+    return st;
+}
+
+/* The line that a call is about; false when it is none. */
+static bool line_of(const struct serving *s, const struct wire_call *c, struct qn_line *out)
+{
+    *out = (struct qn_line){c->ns, wire_ids(s->w, &s->facts), c->n};
+    return s->facts.caches && c->n >= 0 && c->n <= s->facts.n_ctx &&
+           memchr(c->ns, 0, sizeof c->ns) != NULL;
+}
+
+static enum qn_status cache_call(struct serving *s, struct wire_call *c)
+{
+    const struct lm_ops *ops = s->lm->ops;
+    struct lm_reuse r = {0};
+    struct qn_line line;
+    void *seq = seq_of(s, c->seq);
+    if (!line_of(s, c, &line))
+        QN_FAIL(&c->err, QN_INTERNAL, WHERE, "no line of tokens");
+    if (c->op == WIRE_CACHE_TRIM) {
+        ops->cache_trim(s->lm->self, c->bytes);
+        return QN_OK;
+    }
+    if (c->op == WIRE_CACHE_KEEP) {
+        if (seq)
+            ops->cache_keep(s->lm->self, &line, seq);
+        return QN_OK;
+    }
+    QN_TRY(ops->cache_seq(s->lm->self, &line, &seq, &r, &c->err));
+    enum qn_status st = keep(s, seq, &c->seq, &c->err);
+    if (st != QN_OK)
+        ops->seq_free(s->lm->self, seq);
+    c->n_have = r.n_have;
+    c->n_match = r.n_match;
     return st;
 }
 
@@ -186,9 +223,16 @@ static void answer(struct serving *s)
     case WIRE_STEP:
         c->status = step(s, c);
         break;
+    case WIRE_CACHE_SEQ:
+    case WIRE_CACHE_KEEP:
+    case WIRE_CACHE_TRIM:
+        c->status = cache_call(s, c);
+        break;
     default:
         c->status = err_set(&c->err, QN_INTERNAL, WHERE, "unknown call %d", (int)c->op);
     }
+    if (s->facts.caches)
+        s->lm->ops->cache_stats(s->lm->self, &s->w->cache);
 }
 
 static void loop(struct serving *s, int fd)

@@ -6,7 +6,7 @@
  * call: the program fills `call`, the ids and items, sends one byte; the answer is one byte back.
  * A closed socket ends either side. The region holds, one behind the other:
  *
- *     struct wire, int64 seq_bytes [wire_pages], int32 ids [max_rows],
+ *     struct wire, int64 seq_bytes [wire_pages], int32 ids [wire_n_ids],
  *     float logits [max_rows, n_vocab]
  *
  * Logits of a step lie one row behind the other, item by item. The region is sparse: rows that no
@@ -16,18 +16,30 @@
 #define SCHED_LM_WIRE_H
 
 #include "base/err.h"
+#include "quern.h"
 
 enum { WIRE_ITEMS_MAX = 512, WIRE_EOS_MAX = 64, WIRE_ROWS_MAX = 1 << 16 };
+enum { WIRE_NS_MAX = 64 };
 enum { WIRE_PAGE = 64 }; /* seq_bytes[i]: of a sequence of i * WIRE_PAGE tokens */
 
-enum wire_op { WIRE_SEQ_CREATE, WIRE_SEQ_FREE, WIRE_SEQ_TRUNCATE, WIRE_SEQ_FORK, WIRE_STEP };
+enum wire_op {
+    WIRE_SEQ_CREATE,
+    WIRE_SEQ_FREE,
+    WIRE_SEQ_TRUNCATE,
+    WIRE_SEQ_FORK,
+    WIRE_STEP,
+    WIRE_CACHE_SEQ, /* the line: ns and the first n of ids */
+    WIRE_CACHE_KEEP,
+    WIRE_CACHE_TRIM,
+};
 
 struct wire_facts {
     int32_t n_vocab, n_ctx, max_rows, n_eos, n_thread;
     int32_t eos_ids[WIRE_EOS_MAX];
     int64_t n_param, weight_bytes, kv_token_bytes, seq_state_bytes;
     int64_t step_bytes[2]; /* of none, of one row of logits */
-    bool plans, forks;     /* the model has seq_bytes, seq_fork */
+    int32_t cache_interval, cache_reach;
+    bool plans, forks, caches; /* the model has seq_bytes, seq_fork, a prompt cache */
     char name[256], family[64], isa[32], arith[32];
 };
 
@@ -41,8 +53,11 @@ struct wire_hello {
 
 struct wire_call {
     enum wire_op op;
-    uint64_t seq; /* handle: 0 = none */
-    int32_t n;    /* truncate: tokens; step: items */
+    uint64_t seq;            /* handle: 0 = none */
+    int32_t n;               /* truncate: tokens; step: items; cache: tokens of the line */
+    int32_t n_have, n_match; /* answer of WIRE_CACHE_SEQ */
+    int64_t bytes;           /* WIRE_CACHE_TRIM */
+    char ns[WIRE_NS_MAX + 1];
     enum qn_status status;
     struct qn_err err;
 };
@@ -54,8 +69,15 @@ struct wire_item {
 
 struct wire {
     struct wire_call call;
+    struct qn_cache_stats cache; /* after each call, where there is a prompt cache */
     struct wire_item items[WIRE_ITEMS_MAX];
 };
+
+/* Room for a step's ids, or a whole line's. */
+static inline size_t wire_n_ids(const struct wire_facts *f)
+{
+    return (size_t)(f->caches && f->n_ctx > f->max_rows ? f->n_ctx : f->max_rows);
+}
 
 /* Entries of seq_bytes. */
 static inline size_t wire_pages(int32_t n_ctx)
@@ -71,7 +93,7 @@ static inline size_t wire_region(const struct wire_facts *f)
         __builtin_mul_overflow((size_t)f->max_rows * sizeof(float), (size_t)f->n_vocab, &n) ||
         __builtin_add_overflow(n,
                                sizeof(struct wire) + wire_pages(f->n_ctx) * sizeof(int64_t) +
-                                   (size_t)f->max_rows * sizeof(int32_t),
+                                   wire_n_ids(f) * sizeof(int32_t),
                                &n))
         return 0;
     return n;
@@ -89,7 +111,7 @@ static inline int32_t *wire_ids(struct wire *w, const struct wire_facts *f)
 
 static inline float *wire_logits(struct wire *w, const struct wire_facts *f)
 {
-    return (float *)(wire_ids(w, f) + f->max_rows);
+    return (float *)(wire_ids(w, f) + wire_n_ids(f));
 }
 
 #endif

@@ -243,6 +243,22 @@ static void write_sched(struct text *t, const struct sched_stats *s)
            (double)s->completion_tokens);
 }
 
+static void write_cache(struct text *t, const struct sched_stats *s)
+{
+    const struct qn_cache_stats *c = &s->cache;
+    if (!s->caches)
+        return;
+    single(t, "prompt_cache_bytes", "gauge", "Memory of the prompt cache that no request uses.",
+           (double)c->bytes);
+    single(t, "prompt_cache_max_bytes", "gauge", "Its limit (--prompt-cache).",
+           (double)c->bytes_max);
+    single(t, "prompt_cache_tokens", "gauge", "Tokens in the prompt cache.", (double)c->tokens);
+    single(t, "prompt_cache_kept_tokens_total", "counter", "Tokens put into the prompt cache.",
+           (double)c->kept_tokens);
+    single(t, "prompt_cache_evicted_tokens_total", "counter",
+           "Tokens dropped from the prompt cache.", (double)c->evicted_tokens);
+}
+
 int64_t metrics_resident_bytes(void)
 {
     long pages = 0, resident = 0;
@@ -281,6 +297,7 @@ void metrics_write(const struct metrics *m, const struct metrics_view *v, struct
     if (!v->st)
         return;
     write_sched(&t, v->st);
+    write_cache(&t, v->st);
     single(&t, "prompt_tokens_total", "counter", "Prompt tokens of finished requests.",
            (double)read_one(&m->prompt_tokens));
     single(&t, "prefix_cache_queries_total", "counter",
