@@ -82,6 +82,77 @@ static enum qn_status check_ids(const struct api_model *m, const struct api_prom
     return QN_OK;
 }
 
+static void add_key(struct buf *b, struct str key)
+{
+    if (b->n && b->p[b->n - 1] != '{')
+        buf_addc(b, ',');
+    json_w_str(b, key);
+    buf_addc(b, ':');
+}
+
+/* One message; with "" for its text where it lacks one but calls tools. */
+static bool add_filled(struct buf *b, const struct json *msg)
+{
+    struct json_iter it = {0};
+    bool lacks = json_type(json_get(msg, "content")) == JSON_NULL &&
+                 json_len(json_get(msg, "tool_calls")) > 0;
+    if (!lacks) {
+        json_w_value(b, msg);
+        return false;
+    }
+    buf_addz(b, "{\"content\":\"\"");
+    while (json_next(msg, &it)) {
+        if (str_eqz(it.key, "content"))
+            continue;
+        add_key(b, it.key);
+        json_w_value(b, it.val);
+    }
+    buf_addc(b, '}');
+    return true;
+}
+
+/* A turn that only calls tools has no text, and some templates concatenate it all the same. The
+ * chat once more with "" there; false when no turn lacks its text, or for want of memory. */
+static bool fill_contents(const struct json *chat, struct json **out)
+{
+    struct json_iter it = {0};
+    struct buf b = BUF_INIT;
+    bool any = false;
+    buf_addc(&b, '{');
+    while (!b.failed && json_next(chat, &it)) {
+        add_key(&b, it.key);
+        bool messages = str_eqz(it.key, "messages");
+        if (!messages)
+            json_w_value(&b, it.val);
+        for (size_t i = 0; messages && i < json_len(it.val); i++) {
+            buf_addc(&b, i ? ',' : '[');
+            any |= add_filled(&b, json_at(it.val, i));
+        }
+        if (messages)
+            buf_addc(&b, ']');
+    }
+    buf_addc(&b, '}');
+    bool ok = any && !b.failed &&
+              json_parse(buf_str(&b), "messages", JSON_DEPTH_MAX + 2, out, NULL) == QN_OK;
+    buf_free(&b);
+    return ok;
+}
+
+enum qn_status api_chat_render(const struct api_model *m, struct api_request *r, int64_t now,
+                               struct qn_err *err)
+{
+    struct json *filled = NULL;
+    struct qn_err again = {0};
+    enum qn_status st = chat_render(m->chat, r->chat, now, &r->chat_prompt, err);
+    if (st == QN_OK || st == QN_NO_MEMORY || !fill_contents(r->chat, &filled))
+        return st;
+    buf_clear(&r->chat_prompt);
+    if (chat_render(m->chat, filled, now, &r->chat_prompt, &again) == QN_OK)
+        st = QN_OK;
+    json_free(filled);
+    return st;
+}
+
 enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e)
 {
     const char *own = r->dialect->prompt_field;
@@ -91,7 +162,7 @@ enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, st
         if (!m->chat)
             return api_refuse(e, 400, "no_chat_template", "messages",
                               "this model has no chat template; use /v1/completions");
-        if (chat_render(m->chat, r->chat, r->created, &r->chat_prompt, &err) != QN_OK)
+        if (api_chat_render(m, r, r->created, &err) != QN_OK)
             return api_refuse_err(e, &err, "messages");
         r->prompts = arena_zalloc_n(r->arena, 1, sizeof *r->prompts);
         if (!r->prompts)

@@ -255,6 +255,10 @@ void api_make_id(const char *prefix, char out[40]);
  * freed with api_request_free in every case. */
 enum qn_status api_request_read(const struct api_dialect *d, const struct api_model *m,
                                 struct str body, struct api_request *r, struct api_error *e);
+/* Appends the rendered chat to r->chat_prompt. A turn that only calls tools gets the text "" where
+ * the template cannot do without one. now: seconds since 1970. */
+enum qn_status api_chat_render(const struct api_model *m, struct api_request *r, int64_t now,
+                               struct qn_err *err);
 /* Renders and tokenises the prompts and checks them against the context window. */
 enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e);
 

@@ -151,7 +151,7 @@ static enum qn_status apply_template(const struct api_model *m, struct api_reque
     if (!m->chat)
         return api_refuse(e, 400, "no_chat_template", "messages",
                           "this model has no chat template");
-    if (chat_render(m->chat, r->chat, clock_unix(), &r->chat_prompt, &err) != QN_OK)
+    if (api_chat_render(m, r, clock_unix(), &err) != QN_OK)
         return api_refuse_err(e, &err, "messages");
     buf_addz(out, "{\"prompt\":");
     json_w_str(out, buf_str(&r->chat_prompt));

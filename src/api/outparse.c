@@ -34,6 +34,7 @@ struct call_host {
     bool content;  /* some content that is not white space has come */
     bool thought;  /* reasoning has come: line breaks before the content are dropped */
     bool blank;    /* nothing of the reasoning but line breaks so far */
+    bool no_bare;  /* bare JSON was no call: not again before the next line */
     bool dropping; /* a call beyond the one that was wanted is being read */
     bool over;
     bool marked; /* a call of the section has been told */
@@ -254,6 +255,7 @@ static void no_call(struct call_host *h, bool again)
     if (!h->marked && h->parser.marker >= 0)
         content_markup(h, str_of(h->parser.syn->begin[h->parser.marker]));
     h->content |= h->parser.marker < 0;
+    h->no_bare = h->parser.marker < 0;
     if (!again || raw.n > RESCAN_MAX) {
         content_markup(h, buf_str(&raw));
     } else {
@@ -311,11 +313,21 @@ static void at_marker(struct call_host *h, int i)
         begin_calls(h, h->syn->calls, i);
 }
 
+static bool line_begins(const struct call_host *h)
+{
+    return h->space.n > 0 && h->space.p[h->space.n - 1] == '\n';
+}
+
 /* A byte of content, of which markers may be made. */
 static void content_byte(struct call_host *h, char c)
 {
-    enum call_bare bare = h->syn->calls->bare;
-    if (h->tools && !h->content && h->n_calls == 0 && h->held.n == 0 &&
+    /* a template without tools: the system message asked for JSON on a line of its own */
+    bool plain = !h->syn->knows_tools;
+    enum call_bare bare = plain ? CALL_BARE_JSON : h->syn->calls->bare;
+    bool first = !h->content && h->n_calls == 0;
+    if (c == '\n')
+        h->no_bare = false;
+    if (h->tools && (first || (plain && line_begins(h))) && !h->no_bare && h->held.n == 0 &&
         h->r->format.kind == API_FORMAT_NONE &&
         ((c == '{' && bare == CALL_BARE_JSON) || (c == '[' && bare == CALL_BARE_LIST))) {
         begin_calls(h, bare == CALL_BARE_JSON ? &call_json_bare : &call_list_bare, -1);

@@ -32,22 +32,51 @@ static void add_tools(struct buf *b, const struct json *tools)
                 "{\"name\": FUNCTION, \"arguments\": {\"PARAMETER\": VALUE}}");
 }
 
+/* As models are used to write it: a space after each comma and colon. */
+static void add_spaced(struct buf *b, const struct json *v)
+{
+    struct buf text = BUF_INIT;
+    bool inside = false;
+    json_w_value(&text, v);
+    for (size_t i = 0; i < text.n; i++) {
+        char c = text.p[i];
+        buf_addc(b, c);
+        if (inside && c == '\\' && i + 1 < text.n)
+            buf_addc(b, text.p[++i]);
+        else if (c == '"')
+            inside = !inside;
+        else if (!inside && (c == ',' || c == ':'))
+            buf_addc(b, ' ');
+    }
+    b->failed |= text.failed;
+    buf_free(&text);
+}
+
+/* The arguments of a call: an object, or its text. */
+static void add_args(struct buf *b, const struct json *args)
+{
+    struct json *doc = NULL;
+    if (json_type(args) == JSON_OBJ)
+        add_spaced(b, args);
+    else if (json_str(args).n == 0)
+        buf_addz(b, "{}");
+    else if (json_parse(json_str(args), "arguments", JSON_DEPTH_MAX, &doc, NULL) == QN_OK)
+        add_spaced(b, doc);
+    else
+        buf_add_str(b, json_str(args));
+    json_free(doc);
+}
+
 static void add_calls(struct buf *b, const struct json *calls)
 {
     for (size_t i = 0; i < json_len(calls); i++) {
         const struct json *f = json_get(json_at(calls, i), "function");
-        const struct json *args = json_get(f, "arguments");
         if (b->n)
             buf_addc(b, '\n');
         buf_addz(b, "{\"name\": ");
         json_w_str(b, json_str(json_get(f, "name")));
         buf_addz(b, ", \"arguments\": ");
-        if (json_type(args) == JSON_STR && json_str(args).n > 0)
-            buf_add_str(b, json_str(args));
-        else if (json_type(args) == JSON_OBJ)
-            json_w_value(b, args);
-        else
-            buf_addz(b, "{}");
+        add_args(b, json_get(f, "arguments"));
         buf_addc(b, '}');
     }
 }

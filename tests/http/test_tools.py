@@ -347,6 +347,13 @@ def test_templates_without_tools(launch, tokenizer, folders, tmp_path):
         with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
             got, _ = both(c, say('{"name": "now", "arguments": {}}'), tools=TOOLS)
             assert got["calls"] == [{"name": "now", "arguments": "{}"}]
+            one = '{"name": "now", "arguments": {}}'
+            got, _ = both(c, say(f"I look.\n{one}\n{one}"), tools=TOOLS)
+            assert got["content"] == "I look." and len(got["calls"]) == 2
+            for text in ('so {"name": "now"} is', 'a\n{"x": {"y": 1}}\n{\n{"name": "nope", "arguments": {}}',
+                         '{"x": 1}\n[1,\n{"a": 2}]'):
+                got, _ = both(c, say(text), tools=TOOLS)
+                assert got["content"] == text and got["calls"] == []
     finally:
         assert s.stop()[0] == 0
 

@@ -130,6 +130,17 @@ static const struct tagged_form dsml_form = {
     .json_inside = true,
 };
 
+static const struct tagged_form dsml4_form = {
+    .call_open = "<" DSML("invoke name=\""),
+    .name_end = "\">",
+    .param_open = "<" DSML("parameter name=\""),
+    .key_end = "\">",
+    .value_end = "</" DSML("parameter>"),
+    .call_close = "</" DSML("invoke>"),
+    .section_close = "</" DSML("tool_calls>"),
+    .json_inside = true,
+};
+
 static const struct named_form mistral_form = {
     .once = true,
     .json_list = true,
@@ -185,6 +196,13 @@ static const struct call_syntax dsml = {
     .needles = {"DSML", "invoke name="},
     .json_close = "</" DSML("function_calls>"),
     TAGGED(dsml_form),
+};
+static const struct call_syntax dsml4 = {
+    .name = "deepseek-v4",
+    .begin = {"<" DSML("tool_calls>"), "<" DSML("invoke name=\"")},
+    .needles = {"DSML", "tool_calls>"},
+    .json_close = "</" DSML("tool_calls>"),
+    TAGGED(dsml4_form),
 };
 static const struct call_syntax deepseek = {
     .name = "deepseek",
@@ -284,8 +302,8 @@ const struct call_syntax call_json_bare = {.name = "json", JSON};
 const struct call_syntax call_list_bare = {.name = "list", PYTHON(pythonic_form)};
 
 const struct call_syntax *const call_syntaxes[] = {
-    &harmony,  &gemma4, &dsml, &deepseek, &glm,    &mistral, &minimax, &seed, &minicpm5,
-    &qwen_xml, &kimi,   &lfm2, &pythonic, &llama3, &llama32, &hermes,  NULL};
+    &harmony,  &gemma4,   &dsml4, &dsml, &deepseek, &glm,    &mistral, &minimax, &seed,
+    &minicpm5, &qwen_xml, &kimi,  &lfm2, &pythonic, &llama3, &llama32, &hermes,  NULL};
 
 const struct call_syntax *call_syntax_named(struct str name)
 {

@@ -118,7 +118,7 @@ static const struct think_syntax *think_named(const struct tok *tok, const char 
 static int run_row(struct api_model *m, const struct row *c)
 {
     int n_bad = 0;
-    struct out_syntax syn = {.calls = call_syntax_named(str_of(c->syntax))};
+    struct out_syntax syn = {.calls = call_syntax_named(str_of(c->syntax)), .knows_tools = true};
     struct api_request r = {.parallel_tool_calls = !c->one_call, .split_reasoning = true};
     struct qn_err err = {0};
     struct json *tools = NULL, *chat = NULL;
@@ -597,6 +597,8 @@ static void test_detect(void **state)
         {"<|start|>assistant<|channel|>final<|message|>", "harmony", NULL},
         {"{{'<|python_tag|>'}}", "llama3", NULL},
         {DS("tool" LOW "calls" LOW "begin"), "deepseek", NULL},
+        {"DSML function_calls> invoke name=", "deepseek-dsml", NULL},
+        {"DSML tool_calls> invoke name=", "deepseek-v4", NULL},
         {"<|im_start|>", "json", NULL},
         {"", "json", NULL},
     };
