@@ -118,9 +118,10 @@ QN_API int32_t qn_seq_len(const struct qn_seq *s); /* tokens held */
 /* Layers that see a window of W tokens forget what no later token can see, except that the last
  * QN_ROLLBACK tokens can always be taken back. */
 enum { QN_ROLLBACK = 16 };
-/* Whether a sequence can be cut to, or forked at, its first n tokens: 0 and len always. With a
- * recurrent state nothing between; with windows, only where nothing that token n sees is
- * forgotten, which n >= len - QN_ROLLBACK never is. */
+/* Whether a sequence can be cut to, or forked at, its first n tokens: 0 and len always. With
+ * windows, only where nothing that token n sees is forgotten, which n >= len - QN_ROLLBACK never
+ * is. With a recurrent state it cannot be forked elsewhere, and be cut only into its last step, if
+ * that appended 2..QN_ROLLBACK tokens and no later step appended so many to any sequence. */
 QN_API bool qn_seq_can_truncate(const struct qn_seq *s, int32_t n);
 /* Forgets all but the first n tokens (0 <= n <= len). QN_UNSUPPORTED where it cannot. */
 QN_API enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err);

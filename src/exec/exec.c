@@ -84,7 +84,7 @@ int64_t exec_transient_bytes(const struct exec *ex)
     if (ex->index)
         n += ((int64_t)ex->max_rows + ATTN_Q_MAX) * ex->index->row_words * 8 +
              (int64_t)INDEX_SCORE_ROWS * ex->index->n_slot * 4;
-    return n;
+    return n + undo_bytes(ex);
 }
 
 void exec_quiesce(struct exec *ex)
@@ -120,6 +120,7 @@ void exec_free(struct exec *ex)
     free(ex->weights);
     free(ex->ropes);
     qact_free(ex);
+    undo_free(ex);
     kv_store_free(ex);
     if (ex->region)
         mem_free(ex->region, ex->region_bytes);

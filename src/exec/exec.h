@@ -150,8 +150,9 @@ void kv_seq_free(struct exec *ex, struct kv_seq *s); /* NULL is fine */
 int32_t kv_seq_len(const struct kv_seq *s);
 /* So many of a sequence's last tokens can always be taken back from layers with a window. */
 enum { KV_ROLLBACK = 16 };
-/* n = 0 (a fresh start) and n = len are always possible. Otherwise recurrent state cannot go back,
- * and a window must still hold what token n sees of it. */
+/* n = 0 (a fresh start) and n = len are always possible. Otherwise recurrent state goes back only
+ * into the last step, when its span had 2..KV_ROLLBACK tokens and no later step had such spans; and
+ * a window must still hold what token n sees of it. */
 bool kv_seq_can_truncate(const struct exec *ex, const struct kv_seq *s, int32_t n);
 void kv_seq_truncate(struct exec *ex, struct kv_seq *s, int32_t n);
 

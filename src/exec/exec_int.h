@@ -77,6 +77,10 @@ struct kv_seq {
     float *state[2];         /* recurrent state: a step reads [now] and writes the other; or NULL */
     struct kv_state *own[2]; /* where they lie */
     int32_t now;
+    /* The last step's span may be cut: it began at token undo_pos with rows [undo_row, + undo_n) of
+     * that record; undo_n 0 = it may not. */
+    int32_t undo_pos, undo_row, undo_n;
+    uint64_t undo_record;
 };
 
 /* Pages [first, first + n) of a group, a reference each. */
@@ -139,6 +143,7 @@ struct index {
 struct span {
     struct kv_seq *kv;
     int32_t row0, n, pos;
+    int32_t undo; /* its first row in exec.undo; -1 = not recorded */
 };
 struct attn_rows { /* consecutive rows of one sequence that share a tile */
     const uint8_t *const *pages;
@@ -152,6 +157,15 @@ struct step {
      * pages only), rebuilt when a layer's number of heads asks for another size. */
     struct attn_rows *tiles[KV_GROUP_MAX];
     int32_t tile_rows[KV_GROUP_MAX], n_tile[KV_GROUP_MAX];
+};
+
+/* What the recurrent layers took in the rows of a step that may be taken back, so that their states
+ * can be made again from those before: undo.c. A layer's record is cap rows each of inputs,
+ * mixed and gates. */
+struct undo {
+    float *p;
+    int32_t cap;
+    uint64_t number; /* of records so far */
 };
 
 enum { QACT_GROUPS = 4 }; /* 16, 32, 64, 128 */
@@ -179,6 +193,14 @@ struct exec {
     size_t qact_values[QACT_GROUPS]; /* rows times inputs there is room for */
     struct kv_store kv;
     struct step step;
+    struct undo undo;
+};
+
+/* Rows of a recurrent layer as they were; out: [n, n_v*dv], what comes of them is not wanted. */
+struct delta_rows_of {
+    int32_t layer, n, cap;
+    const float *u, *mixed, *gates;
+    float *out;
 };
 
 /* The backend's table; exec.c forwards the op_ functions to it. */
@@ -213,6 +235,7 @@ struct exec_ops {
                       const struct tensor *, const struct delta_op *);
     void (*delta)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
                   const struct delta_op *);
+    void (*delta_again)(struct exec *, const struct delta_rows_of *);
     void (*norm_gated)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
                        const struct weight *, float);
     void (*gate)(struct exec *, struct tensor *, const struct tensor *, const struct tensor *,
@@ -288,6 +311,18 @@ static inline uint8_t *kv_at_token(const struct exec *ex, const struct kv_seq *s
     const struct kv_table *t = &s->tables[ex->kv.layer_group[layer]];
     return t->pages[pos / KV_PAGE] + ex->kv.layer_off[layer];
 }
+
+/* undo.c */
+/* Memory for a record of so many rows, begun. On failure nothing has changed. */
+enum qn_status undo_begin(struct exec *ex, int32_t rows, struct qn_err *err);
+/* A layer's rows of the step's recorded spans. */
+void undo_keep(struct exec *ex, int32_t layer, const struct tensor *u, const struct tensor *mixed,
+               const struct tensor *gates);
+bool undo_can(const struct exec *ex, const struct kv_seq *s, int32_t n);
+/* s's state becomes what it was at n tokens. Behind a quiesce. */
+void undo_to(struct exec *ex, struct kv_seq *s, int32_t n);
+int64_t undo_bytes(const struct exec *ex);
+void undo_free(struct exec *ex);
 
 /* weight.c */
 void weight_free(struct weight *w);

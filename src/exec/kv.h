@@ -31,7 +31,8 @@ int64_t kv_bytes_idle(const struct exec *ex);
 
 /* ---- sharing -------------------------------------------------------------------------------- */
 
-/* A sequence of the first n tokens of src. kv_seq_can_truncate(src, n) must hold. */
+/* A sequence of the first n tokens of src. kv_seq_can_truncate(src, n) must hold; with a recurrent
+ * state n is 0 or all. */
 enum qn_status kv_seq_fork(struct exec *ex, struct kv_seq *src, int32_t n, struct kv_seq **out,
                            struct qn_err *err);
 

@@ -351,6 +351,7 @@ enum qn_status kv_seq_fork(struct exec *ex, struct kv_seq *src, int32_t n, struc
 {
     struct kv_prefix *p;
     QN_ASSERT(kv_seq_can_truncate(ex, src, n));
+    QN_ASSERT(!ex->kv.state_bytes || n == 0 || n == src->len);
     QN_TRY(kv_prefix_create(ex, src, 0, n, &p, err));
     const struct kv_prefix *part = p;
     enum qn_status st = kv_seq_from(ex, &(struct kv_chain){&part, 1}, n, out, err);

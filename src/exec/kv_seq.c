@@ -8,7 +8,8 @@
  * sequence's end, else copied first (kv_seq_grow).
  *
  * A step may not change what it reads: it reads state[now] and writes the other, and commit turns
- * them round. Either may be shared; a shared one is never written but replaced.
+ * them round (undo.c goes back to what it read). Either may be shared; a shared one is never written
+ * but replaced.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +102,7 @@ void kv_seq_clear(struct exec *ex, struct kv_seq *s)
         drop_back(ex, s, g, 0);
     if (s->own[s->now] && s->own[s->now] != ex->kv.zero_state)
         kv_seq_set_state(ex, s, ex->kv.zero_state);
-    s->len = s->pending = 0;
+    s->len = s->pending = s->undo_n = 0;
 }
 
 void kv_seq_free(struct exec *ex, struct kv_seq *s)
@@ -144,7 +145,7 @@ bool kv_seq_can_truncate(const struct exec *ex, const struct kv_seq *s, int32_t 
 {
     if (n == s->len || n == 0)
         return true;
-    if (n < 0 || n > s->len || ex->kv.state_bytes)
+    if (n < 0 || n > s->len || (ex->kv.state_bytes && !undo_can(ex, s, n)))
         return false;
     for (int32_t g = 0; g < ex->kv.n_group; g++) {
         int32_t first = s->tables[g].first, oldest = n - ex->kv.groups[g].window + 1;
@@ -162,6 +163,8 @@ void kv_seq_truncate(struct exec *ex, struct kv_seq *s, int32_t n)
         kv_seq_clear(ex, s);
         return;
     }
+    if (ex->kv.state_bytes && n != s->len)
+        undo_to(ex, s, n);
     s->len = n;
     s->pending = 0;
     for (int32_t g = 0; g < ex->kv.n_group; g++)

@@ -22,6 +22,35 @@ static enum qn_status grow_all(struct exec *ex, const struct exec_span *spans, i
     return QN_OK;
 }
 
+/* Whether the sequence may be cut inside the span later: short ones are windows of guesses. */
+static bool is_window(const struct exec *ex, const struct exec_span *span)
+{
+    return ex->kv.state_bytes && span->n > 1 && span->n <= KV_ROLLBACK;
+}
+
+static enum qn_status begin_record(struct exec *ex, const struct exec_span *spans, int32_t n,
+                                   struct qn_err *err)
+{
+    int32_t rows = 0;
+    for (int32_t i = 0; i < n; i++)
+        rows += is_window(ex, &spans[i]) ? spans[i].n : 0;
+    return rows ? undo_begin(ex, rows, err) : QN_OK;
+}
+
+/* Where the span's rows are recorded, if they are. */
+static void mark_record(struct exec *ex, struct span *sp, bool record, int32_t *row)
+{
+    struct kv_seq *kv = sp->kv;
+    kv->undo_n = record ? sp->n : 0;
+    sp->undo = record ? *row : -1;
+    if (!record)
+        return;
+    kv->undo_pos = sp->pos;
+    kv->undo_row = *row;
+    kv->undo_record = ex->undo.number;
+    *row += sp->n;
+}
+
 enum qn_status exec_begin(struct exec *ex, const struct exec_span *spans, int32_t n,
                           struct qn_err *err)
 {
@@ -32,12 +61,15 @@ enum qn_status exec_begin(struct exec *ex, const struct exec_span *spans, int32_
     if (n < 1 || total > ex->max_rows)
         QN_FAIL(err, QN_BAD_INPUT, "step", "a step of %lld tokens; at most %d fit in one",
                 (long long)total, ex->max_rows);
+    QN_TRY(begin_record(ex, spans, n, err));
     QN_TRY(grow_all(ex, spans, n, err));
+    int32_t recorded = 0;
     s->n_row = s->n_wanted = 0;
     s->n_span = n;
     for (int32_t i = 0; i < n; i++) {
         const struct exec_span *in = &spans[i];
-        s->spans[i] = (struct span){in->kv, s->n_row, in->n, in->kv->len};
+        s->spans[i] = (struct span){in->kv, s->n_row, in->n, in->kv->len, -1};
+        mark_record(ex, &s->spans[i], is_window(ex, in), &recorded);
         for (int32_t j = 0; j < in->n; j++) {
             if (in->n - j <= in->n_logits)
                 s->wanted[s->n_wanted++] = s->n_row;

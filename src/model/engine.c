@@ -320,7 +320,8 @@ static enum qn_status check_cut(const struct qn_seq *s, const char *what, int32_
         return QN_OK;
     if (kv_state_bytes(s->e->ex))
         QN_FAIL(err, QN_UNSUPPORTED, "engine",
-                "%s %d of %d tokens: %s layers carry a recurrent state that cannot go back; use a "
+                "%s %d of %d tokens: %s layers carry a recurrent state that cannot go back there; "
+                "use a "
                 "checkpoint made there, or truncate to 0 and feed the tokens again",
                 what, n, len, s->e->info.family);
     QN_FAIL(err, QN_UNSUPPORTED, "engine",
@@ -340,6 +341,12 @@ enum qn_status qn_seq_truncate(struct qn_seq *s, int32_t n, struct qn_err *err)
 enum qn_status qn_seq_fork(struct qn_seq *src, int32_t n, struct qn_seq **out, struct qn_err *err)
 {
     struct kv_seq *kv;
+    if (n > 0 && n < qn_seq_len(src) && kv_state_bytes(src->e->ex))
+        QN_FAIL(
+            err, QN_UNSUPPORTED, "engine",
+            "fork at %d of %d tokens: %s layers carry a recurrent state; fork at the end, or use "
+            "a checkpoint made there",
+            n, qn_seq_len(src), src->e->info.family);
     QN_TRY(check_cut(src, "fork at", n, err));
     QN_TRY(kv_seq_fork(src->e->ex, src->kv, n, &kv, err));
     return engine_seq_wrap(src->e, kv, out, err);

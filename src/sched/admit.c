@@ -96,6 +96,7 @@ static void give_back(struct sched *s, struct gen *g)
 {
     struct gen_share *sh = g->p.share;
     sched_keep_all(s, g);
+    spec_end(s->spec, g);
     if (g->seq) {
         s->lm.ops->seq_free(s->lm.self, g->seq);
         s->n_ended++;
@@ -365,6 +366,7 @@ static bool try_begin(struct sched *s, struct gen *g)
         g->n_read = g->n_fed;
     g->phase = PHASE_PREFILL;
     g->room = gen_room(g, ECHO_MORE);
+    spec_begin(s->spec, g);
     if (g->n_fed == g->n_ids)
         go_on_from_share(s, g);
     return true;

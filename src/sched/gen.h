@@ -16,6 +16,7 @@
 #include "sched/ring.h"
 #include "sched/sample.h"
 #include "sched/sched.h"
+#include "sched/spec.h"
 #include "sched/stops.h"
 #include "tok/tok.h"
 
@@ -49,6 +50,7 @@ struct gen {
     const struct tok *tok;
     struct gram_run *grammar;  /* NULL = any text */
     struct think_watch *watch; /* NULL = no limit on reasoning */
+    struct spec_gen *spec;     /* NULL = no guesses */
     struct detok *detok;
     struct buf piece; /* one token's bytes on their way from the detokenizer to the stops */
     int32_t *ids;     /* [n_ids] the prompt, then what was made */

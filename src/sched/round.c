@@ -86,7 +86,25 @@ static void plan(struct sched *s)
     }
 }
 
+/* Guesses behind the answers' tokens, where no prompt waits to be read: its rows cost as much, and
+ * pace.h wants to know what answers cost alone. */
+static void speculate(struct sched *s)
+{
+    bool reading = false;
+    for (int32_t i = 0; i < s->n_run; i++)
+        reading |= ready(s->run[i], PHASE_PREFILL);
+    if (s->n_item > 0)
+        spec_plan(s->spec, s->items, s->who, s->n_item, reading, s->rows);
+}
+
 /* ---- delivering ----------------------------------------------------------------------------- */
+
+static void count_window(struct sched *s, int32_t window, int32_t accepted)
+{
+    pthread_mutex_lock(&s->mu);
+    spec_count(&s->stats.spec, window, accepted);
+    pthread_mutex_unlock(&s->mu);
+}
 
 static void count(struct sched *s, int32_t prompt, int32_t made)
 {
@@ -144,6 +162,7 @@ static void prompt_chunk(struct sched *s, struct gen *g, const struct qn_step_it
     g->n_fed += item->n_ids;
     sched_keep(s, g);
     told(s, g);
+    spec_fed(s->spec, g);
     if (g->n_fed < g->n_ids)
         return;
     float *last = item->logits + (size_t)(item->n_logits - 1) * (size_t)s->lm.n_vocab;
@@ -159,15 +178,52 @@ static void prompt_chunk(struct sched *s, struct gen *g, const struct qn_step_it
         sched_token(s, g, last);
 }
 
+/* Takes back the rows of g's step behind the tokens that g has. */
+static enum qn_status take_back(struct sched *s, struct gen *g, int32_t held, struct qn_err *err)
+{
+    if (held == g->n_fed)
+        return QN_OK;
+    return s->lm.ops->seq_truncate(s->lm.self, g->seq, g->n_fed, err);
+}
+
+/* The draws of an answer's rows, in order, up to the first that is not the token that the next row
+ * was computed with. */
+static void answer(struct sched *s, struct gen *g, const struct qn_step_item *item)
+{
+    struct gen_verdict verdict = {0};
+    struct qn_err err = {0};
+    int32_t held = g->n_fed + item->n_ids, made = g->n_made, drawn[QN_ROLLBACK], n = 0;
+    enum qn_status st;
+    do {
+        float *row = item->logits + (size_t)n * (size_t)s->lm.n_vocab;
+        g->n_fed++;
+        st = gen_token(g, &s->lm, row, &verdict, &err);
+        drawn[n] = g->ids[g->n_ids - 1];
+    } while (st == QN_OK && !verdict.over && ++n < item->n_ids && drawn[n - 1] == item->ids[n]);
+    made = g->n_made - made;
+    count(s, 0, made);
+    int32_t accepted = spec_learn(s->spec, g, item->n_ids - 1, drawn, made);
+    if (item->n_ids > 1)
+        count_window(s, item->n_ids - 1, accepted);
+    enum qn_status back = take_back(s, g, held, &err);
+    st = st == QN_OK ? back : st;
+    if (back == QN_OK)
+        sched_keep(s, g);
+    else
+        g->n_kept = INT32_MAX; /* it holds more than is known to be right */
+    if (st != QN_OK)
+        sched_fail(s, g, &err);
+    else if (verdict.over)
+        sched_finish(s, g, verdict);
+}
+
 static void deliver(struct sched *s, struct gen *g, const struct qn_step_item *item)
 {
     if (g->phase == PHASE_PREFILL) {
         prompt_chunk(s, g, item);
         return;
     }
-    g->n_fed++;
-    sched_keep(s, g);
-    sched_token(s, g, item->logits);
+    answer(s, g, item);
 }
 
 /* A step that fails has changed nothing. For want of memory, somebody gives some and the step is
@@ -177,6 +233,8 @@ static void step(struct sched *s)
 {
     struct qn_err err = {0};
     enum qn_status st = s->lm.ops->step(s->lm.self, s->items, s->n_item, &err);
+    if ((st == QN_NO_MEMORY || st == QN_BUSY) && spec_strip(s->spec, s->items, s->n_item))
+        st = s->lm.ops->step(s->lm.self, s->items, s->n_item, &err);
     if ((st == QN_NO_MEMORY || st == QN_BUSY) && (sched_reuse_yield(s) || sched_give_memory(s)))
         return;
     for (int32_t i = 0; i < s->n_item; i++) {
@@ -198,8 +256,15 @@ bool sched_round(struct sched *s)
     plan(s);
     if (s->n_item == 0)
         return false;
+    speculate(s);
+    int32_t rows = 0;
+    for (int32_t i = 0; i < s->n_item; i++)
+        rows += s->items[i].n_ids;
     int64_t t = clock_us();
     step(s);
-    pace_note(&s->pace, s->n_decode, s->n_prompt, clock_us() - t);
+    int64_t us = clock_us() - t;
+    spec_note(s->spec, rows, s->n_prompt, us);
+    if (rows == s->n_decode + s->n_prompt) /* no guesses among them */
+        pace_note(&s->pace, s->n_decode, s->n_prompt, us);
     return true;
 }

@@ -21,17 +21,20 @@
 
 static void *main_loop(void *arg);
 
-static enum qn_status set_up(struct sched *s, struct qn_err *err)
+static enum qn_status set_up(struct sched *s, const struct sched_params *p, struct qn_err *err)
 {
+    QN_TRY(spec_create(&p->spec, &s->lm, s->n_lane, &s->spec, err));
     size_t lanes = (size_t)s->n_lane, row;
     s->run_max = s->n_lane + LIVE_MORE;
     s->run = calloc((size_t)s->run_max, sizeof *s->run);
     s->items = calloc(lanes, sizeof *s->items);
     s->who = calloc(lanes, sizeof *s->who);
-    if (!__builtin_mul_overflow(lanes * sizeof *s->rows, (size_t)s->lm.n_vocab, &row))
+    size_t rows = lanes + (size_t)spec_rows(s->spec);
+    if (!__builtin_mul_overflow(rows * sizeof *s->rows, (size_t)s->lm.n_vocab, &row))
         s->rows = malloc(row);
     if (!s->run || !s->items || !s->who || !s->rows)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for %d lanes", s->n_lane);
+    s->stats.spec_kind = spec_name(s->spec);
     return tok_encode(s->tok, STR_LIT("\n"), 0, &s->newline, err);
 }
 
@@ -60,6 +63,7 @@ static void tear_down(struct sched *s)
     free(s->who);
     free(s->rows);
     free(s->echo_rows);
+    spec_free(s->spec);
     free(s);
 }
 
@@ -96,7 +100,7 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     pthread_cond_init(&s->wake, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->mu, NULL);
-    enum qn_status st = set_up(s, err);
+    enum qn_status st = set_up(s, p, err);
     if (st == QN_OK)
         st = start_thread(s, err);
     if (st != QN_OK) {

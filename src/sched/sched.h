@@ -28,6 +28,7 @@
 #include "gram/gram.h"
 #include "sched/lm.h"
 #include "sched/sample.h"
+#include "sched/spec.h"
 #include "tok/tok.h"
 
 struct sched;
@@ -47,6 +48,7 @@ struct sched_params {
     /* Milliseconds that a paused generation may keep others waiting when there are no more
      * sequences; then the one paused longest ends with GEN_ERROR. 0 = 30000. */
     int32_t pause_max_ms;
+    struct spec_params spec; /* guesses that make answers faster and never different */
 };
 
 /* Starts the thread. lm and tok are borrowed for the scheduler's life. */
@@ -149,6 +151,7 @@ struct gen_usage {
      * token when it ended the answer, which is counted but has no event of its own. */
     int32_t completion_tokens;
     int64_t queue_us, prefill_us, decode_us;
+    struct spec_counts spec;
 };
 
 struct gen_event {
@@ -183,6 +186,8 @@ struct sched_stats {
     int64_t parked;                           /* how often one gave its memory back */
     bool caches;                              /* there is a prompt cache */
     struct qn_cache_stats cache;
+    const char *spec_kind;                    /* NULL = no guesses */
+    struct spec_counts spec;
 };
 /* Any thread; a generation is counted as ended before its last event can be read. */
 void sched_stats(struct sched *s, struct sched_stats *out);

@@ -249,6 +249,7 @@ const struct exec_ops exec_cpu_ops = {
     .experts = cpu_experts,
     .delta_mix = cpu_delta_mix,
     .delta = cpu_delta,
+    .delta_again = cpu_delta_again,
     .norm_gated = cpu_norm_gated,
     .gate = cpu_gate,
     .add_gated = cpu_add_gated,

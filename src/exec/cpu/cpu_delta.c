@@ -59,16 +59,15 @@ static void mix_one(const struct rows_job *j, int32_t row, float *const *out)
 }
 
 /* The last taps-1 inputs are what the next step's first rows will see. */
-static void keep_inputs(struct exec *ex, const struct tensor *u, size_t off, int32_t n)
+static void keep_inputs(struct exec *ex, const float *u, size_t cols, size_t off, int32_t n)
 {
-    size_t cols = (size_t)u->cols;
     for (int32_t s = 0; s < ex->step.n_span; s++) {
         const struct span *sp = &ex->step.spans[s];
         const float *was = sp->kv->state[sp->kv->now] + off;
         float *next = sp->kv->state[1 - sp->kv->now] + off;
         int32_t old = n > sp->n ? n - sp->n : 0; /* rows that stay */
         memcpy(next, was + (size_t)(n - old) * cols, (size_t)old * cols * sizeof *next);
-        memcpy(next + (size_t)old * cols, u->p + (size_t)(sp->row0 + sp->n - (n - old)) * cols,
+        memcpy(next + (size_t)old * cols, u + (size_t)(sp->row0 + sp->n - (n - old)) * cols,
                (size_t)(n - old) * cols * sizeof *next);
     }
 }
@@ -102,7 +101,8 @@ void cpu_delta_mix(struct exec *ex, struct tensor *mixed, struct tensor *gates,
     j.out[0] = mixed->p;
     j.out[1] = gates->p;
     rows_run(ex, &j, mix_one);
-    keep_inputs(ex, u, j.state_off, s->taps - 1);
+    keep_inputs(ex, u->p, (size_t)u->cols, j.state_off, s->taps - 1);
+    undo_keep(ex, d->layer, u, mixed, gates);
 }
 
 /* ---- recurrence -------------------------------------------------------------------------- */
@@ -177,25 +177,22 @@ static void delta_run(const void *args, int chunk, const struct pool_region *r, 
     (a->reference ? ref_delta : a->kern->delta)(s, &t);
 }
 
-void cpu_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
-               const struct tensor *gates, const struct delta_op *d)
+/* Rows of mixed and gates that there are: max_rows. */
+static void recur(struct exec *ex, int32_t layer, const struct delta_rows_of *r, int32_t max_rows)
 {
-    const struct delta_shape *s = &ex->kv.layers[d->layer].delta;
+    const struct delta_shape *s = &ex->kv.layers[layer].delta;
     size_t conv = (size_t)(s->taps - 1) * (size_t)delta_channels(s);
-    QN_ASSERT(mixed->cols == delta_channels(s) && dst->cols == s->n_v * s->dv &&
-              gates->cols == 2 * s->n_v && mixed->rows == ex->step.n_row);
-    dst->rows = mixed->rows;
     struct delta_args args = {.kern = ex->kern,
                               .spans = ex->step.spans,
-                              .mixed = mixed->p,
-                              .gates = gates->p,
-                              .dst = dst->p,
-                              .ldx = (size_t)mixed->cols,
-                              .ldg = (size_t)gates->cols,
-                              .ldd = (size_t)dst->cols,
-                              .state_off = ex->kv.layer_off[d->layer] / sizeof(float) + conv,
+                              .mixed = r->mixed,
+                              .gates = r->gates,
+                              .dst = r->out,
+                              .ldx = (size_t)delta_channels(s),
+                              .ldg = 2 * (size_t)s->n_v,
+                              .ldd = (size_t)s->n_v * (size_t)s->dv,
+                              .state_off = ex->kv.layer_off[layer] / sizeof(float) + conv,
                               .shape = *s,
-                              .max_rows = ex->max_rows,
+                              .max_rows = max_rows,
                               .reference = ex->reference};
     int32_t n = ex->step.n_span * s->n_v;
     for (int32_t at = 0; at < n; at += POOL_CHUNK_MAX) {
@@ -204,6 +201,25 @@ void cpu_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
                                n - at < POOL_CHUNK_MAX ? n - at : POOL_CHUNK_MAX};
         pool_run(ex->pool, &job);
     }
+}
+
+void cpu_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
+               const struct tensor *gates, const struct delta_op *d)
+{
+    const struct delta_shape *s = &ex->kv.layers[d->layer].delta;
+    QN_ASSERT(mixed->cols == delta_channels(s) && dst->cols == s->n_v * s->dv &&
+              gates->cols == 2 * s->n_v && mixed->rows == ex->step.n_row);
+    dst->rows = mixed->rows;
+    struct delta_rows_of r = {.mixed = mixed->p, .gates = gates->p, .out = dst->p};
+    recur(ex, d->layer, &r, ex->max_rows);
+}
+
+void cpu_delta_again(struct exec *ex, const struct delta_rows_of *r)
+{
+    const struct delta_shape *s = &ex->kv.layers[r->layer].delta;
+    keep_inputs(ex, r->u, (size_t)delta_channels(s), ex->kv.layer_off[r->layer] / sizeof(float),
+                s->taps - 1);
+    recur(ex, r->layer, r, r->cap);
 }
 
 /* ---- rows ------------------------------------------------------------------------------- */

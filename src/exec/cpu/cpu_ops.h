@@ -42,6 +42,7 @@ void cpu_delta_mix(struct exec *ex, struct tensor *mixed, struct tensor *gates,
                    const struct tensor *u, const struct tensor *ab, const struct delta_op *d);
 void cpu_delta(struct exec *ex, struct tensor *dst, const struct tensor *mixed,
                const struct tensor *gates, const struct delta_op *d);
+void cpu_delta_again(struct exec *ex, const struct delta_rows_of *r);
 void cpu_norm_gated(struct exec *ex, struct tensor *y, const struct tensor *x,
                     const struct tensor *z, const struct weight *w, float eps);
 void cpu_gate(struct exec *ex, struct tensor *dst, const struct tensor *x, const struct tensor *g,

@@ -145,6 +145,10 @@ static void fork_one(struct rig *r)
     struct qn_err err;
     if (from == to || !qn_seq_can_truncate(r->seq[from], n))
         return;
+    if (r->recurrent && n > 0 && n < len) { /* a cut into the last step, but no fork */
+        CHECK_FAILS(qn_seq_fork(r->seq[from], n, &s, &err), QN_UNSUPPORTED, err, "fork at the end");
+        return;
+    }
     CHECK_OK(qn_seq_fork(r->seq[from], n, &s, &err), err);
     qn_seq_free(r->seq[to]);
     r->seq[to] = s;

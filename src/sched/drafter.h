@@ -1,0 +1,53 @@
+/*
+ * drafter.h - what guesses the next tokens of a generation, as a table of functions, so that kinds
+ * of guessing (and a scripted one for tests) are interchangeable. A guess never changes what the
+ * model says: spec.c keeps exactly those that the model's own draw repeats.
+ *
+ * All calls come from the scheduler's one thread.
+ */
+#ifndef SCHED_DRAFTER_H
+#define SCHED_DRAFTER_H
+
+#include "sched/lm.h"
+
+/* Guesses for one answer in one step: with the token before them they can be taken back. */
+#define SPEC_DRAFT_MAX (QN_ROLLBACK - 1)
+/* Levels of sureness that a kind tells apart. */
+#define SPEC_SURE 8
+
+/* One generation's part of a call. */
+struct draft {
+    void *ctx;
+    /* All tokens so far, the last of which the model has not seen yet. They only ever grow. */
+    const int32_t *ids;
+    int32_t n_ids;
+    int32_t most;  /* guesses wanted, 1..SPEC_DRAFT_MAX */
+    int32_t n;     /* guesses made, 0..most */
+    int32_t *out;  /* [most] */
+    uint8_t *sure; /* [most] 0..SPEC_SURE-1: the kind's own scale, higher is surer */
+};
+
+struct drafter_ops {
+    const char *name;
+    int32_t n_draft; /* guesses at a time where nobody says */
+    /* Guessing takes time that counts: how many are wanted is decided before. */
+    bool costs;
+    float prior[SPEC_SURE]; /* how often a guess of that sureness holds, before anything is known */
+    /* A context for a generation whose sequence is seq. NULL contexts are passed back as they are.
+     */
+    enum qn_status (*open)(void *self, void *seq, void **ctx, struct qn_err *err);
+    void (*close)(void *self, void *ctx);
+    /* Guesses for all of d[n] together. On failure nothing is known about their n. */
+    enum qn_status (*draft)(void *self, struct draft *d, int32_t n, struct qn_err *err);
+    /* The sequence has taken ids[0..n_fed) so far (of a prompt; steps of an answer are not told).
+     * May be NULL. */
+    enum qn_status (*fed)(void *self, void *ctx, const int32_t *ids, int32_t n_fed,
+                          struct qn_err *err);
+    void (*free)(void *self); /* may be NULL */
+};
+
+/* Looks for the longest run of tokens before the end that occurred earlier, and guesses what
+ * followed there. No model, no self. */
+extern const struct drafter_ops drafter_ngram;
+
+#endif

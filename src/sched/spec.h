@@ -1,0 +1,71 @@
+/*
+ * spec.h - speculation: guesses of a drafter ride along in an answer's step, and those that the
+ * model's own draws repeat are tokens gained. What is drawn, and how, is gen.c's alone: the draws
+ * of a window are those of single steps, in order, and end at the first that differs from the
+ * guess; the rows behind it are taken back. So no text, logprob or count of tokens depends on it.
+ *
+ * The scheduler's thread; see sched.h for what others see of it.
+ */
+#ifndef SCHED_SPEC_H
+#define SCHED_SPEC_H
+
+#include "sched/drafter.h"
+#include "sched/spec_policy.h"
+
+/* Rows of guesses in one step, over all answers: bounds the memory of their logits. */
+#define SPEC_STEP_ROWS 48
+
+enum spec_kind { SPEC_OFF, SPEC_NGRAM, SPEC_MTP, SPEC_MODEL, SPEC_CUSTOM };
+
+struct spec_params {
+    enum spec_kind kind;
+    int32_t n_draft;        /* most guesses of an answer in a step; 0 = the kind's own number */
+    const struct lm *draft; /* SPEC_MODEL: borrowed */
+    /* Windows are as long as the drafter makes them: no weighing of cost and gain. For tests and
+     * measurements. */
+    bool fixed;
+    const struct drafter_ops *ops; /* SPEC_CUSTOM */
+    void *self;
+};
+
+/* Guesses so far. */
+struct spec_counts {
+    int64_t rounds; /* windows verified */
+    int64_t drafted, accepted;
+    int64_t accepted_at[SPEC_DRAFT_MAX]; /* by place in the window */
+};
+/* A window verified; drafted 0: none. */
+void spec_count(struct spec_counts *c, int32_t drafted, int32_t accepted);
+
+struct gen;
+struct spec;
+struct qn_step_item;
+
+/* QN_BAD_INPUT, QN_UNSUPPORTED: the message says what does not go together. SPEC_OFF gives NULL. */
+enum qn_status spec_create(const struct spec_params *p, const struct lm *lm, int32_t n_lane,
+                           struct spec **out, struct qn_err *err);
+void spec_free(struct spec *sp); /* NULL is fine */
+/* Rows of logits beside one for each lane. NULL: 0. */
+int32_t spec_rows(const struct spec *sp);
+const char *spec_name(const struct spec *sp); /* of the kind; NULL = none */
+
+/* Everything below: NULL sp and generations without a context are fine. */
+
+/* g has got a sequence; it is about to lose it. Without memory it goes on without guesses. */
+void spec_begin(struct spec *sp, struct gen *g);
+void spec_end(struct spec *sp, struct gen *g);
+/* g's sequence has taken a chunk of its prompt. */
+void spec_fed(struct spec *sp, struct gen *g);
+/* Puts guesses behind the tokens of the planned answers (items of one token and one row of logits,
+ * of who[n]), unless `plain`; their logits then lie in rows[n + spec_rows, n_vocab]. */
+void spec_plan(struct spec *sp, struct qn_step_item *items, struct gen **who, int32_t n, bool plain,
+               float *rows);
+/* Takes them out again: there was no memory for them. True when there were any. */
+bool spec_strip(struct spec *sp, struct qn_step_item *items, int32_t n);
+/* drawn[n] came where g's step had a window of so many guesses (0 = none). Returns how many of the
+ * window were accepted. */
+int32_t spec_learn(struct spec *sp, struct gen *g, int32_t window, const int32_t *drawn, int32_t n);
+/* What a step took; n_prompt: tokens of prompts in it. */
+void spec_note(struct spec *sp, int32_t rows, int32_t n_prompt, int64_t us);
+
+#endif

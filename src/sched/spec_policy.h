@@ -1,0 +1,47 @@
+/*
+ * spec_policy.h - how many guesses a step should verify: what a row more costs, learned from the
+ * time steps took, against how often guesses of that sureness held. Only the length of windows
+ * depends on it, never a result. The scheduler's thread. Start with {0}.
+ */
+#ifndef SCHED_SPEC_POLICY_H
+#define SCHED_SPEC_POLICY_H
+
+#include "sched/drafter.h"
+
+#define SPEC_ROWS 64 /* rows of a step whose cost is told apart; guesses stop there */
+
+/* How often guesses held, by sureness (or by place in the window), fading with age. */
+struct spec_odds {
+    float hit[QN_ROLLBACK], seen[QN_ROLLBACK];
+};
+void spec_odds_note(struct spec_odds *o, int32_t level, bool held, float fade);
+/* Of this answer, leaning on all answers' and those on the prior. */
+double spec_odds_of(const struct spec_odds *own, const struct spec_odds *all, int32_t level,
+                    double prior);
+
+/* A step of r rows takes base * f[r]; f[1] is 1. f is learned from steps that follow each other
+ * with different r, so that a slower machine or a longer context moves base alone. */
+struct spec_cost {
+    double f[SPEC_ROWS + 1]; /* 0 = not known */
+    double base_us;          /* 0 = not known */
+    double guess;            /* time of one run of guessing, in steps of one row */
+    double last_us;
+    int32_t last_rows; /* 0 = none to compare with */
+};
+double spec_cost_rows(const struct spec_cost *c, int32_t rows);
+void spec_cost_note(struct spec_cost *c, int32_t rows, int64_t us);
+void spec_cost_break(struct spec_cost *c); /* another kind of step came between */
+void spec_cost_guess(struct spec_cost *c, int32_t runs, int64_t us);
+
+/* One answer's guesses: p[j] how likely guess j holds when those before it do. */
+struct spec_lane {
+    const double *p;
+    int32_t n;    /* guesses there are */
+    int32_t take; /* of these the step should verify */
+};
+/* Sets every take so that the step makes most tokens per time; at most rows rows beside one for
+ * each lane. runs_cost: guesses are still to be made, one run each for the longest window. */
+void spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n, int32_t rows,
+                 bool runs_cost);
+
+#endif
