@@ -8,8 +8,8 @@
  * sequence's end, else copied first (kv_seq_grow).
  *
  * A step may not change what it reads: it reads state[now] and writes the other, and commit turns
- * them round (undo.c goes back to what it read). Either may be shared; a shared one is never written
- * but replaced.
+ * them round (undo.c goes back to what it read). Either may be shared; a shared one is never
+ * written but replaced.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -186,7 +186,7 @@ struct sched_stats {
     int64_t parked;                           /* how often one gave its memory back */
     bool caches;                              /* there is a prompt cache */
     struct qn_cache_stats cache;
-    const char *spec_kind;                    /* NULL = no guesses */
+    const char *spec_kind; /* NULL = no guesses */
     struct spec_counts spec;
 };
 /* Any thread; a generation is counted as ended before its last event can be read. */

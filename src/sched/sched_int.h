@@ -44,11 +44,11 @@ struct sched {
     int64_t order;      /* numbers generations as they start */
     int64_t n_ended;    /* sequences given back so far */
     struct pace pace;
-    struct spec *spec; /* NULL = no guesses */
+    struct spec *spec;                  /* NULL = no guesses */
     struct qn_step_item *items;         /* [n_lane] the planned step */
     struct gen **who;                   /* [n_lane] whose item it is */
     int32_t n_item, n_decode, n_prompt; /* of the step: items, answers, prompt tokens */
-    float *rows; /* [n_lane + spec_rows, n_vocab]: a step's logits */
+    float *rows;                        /* [n_lane + spec_rows, n_vocab]: a step's logits */
     float *echo_rows;                   /* [ECHO_ROWS, n_vocab], made when first asked for */
 };
 

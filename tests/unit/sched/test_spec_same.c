@@ -33,6 +33,7 @@ struct want {
 static struct want wants[MOST_WANTS];
 static int32_t n_want;
 static struct qn_engine *engine;
+static struct qn_cache *cache; /* NULL = without */
 static struct tok *tok;
 static struct gram_store *grams;
 static struct gram *grammar;
@@ -160,7 +161,7 @@ static void read_all(struct gen *g, struct want *w, bool first, struct spec_coun
 
 static struct sched *start(struct sched_params p)
 {
-    struct lm lm = lm_of_engine(engine);
+    struct lm lm = cache ? lm_of_cache(cache) : lm_of_engine(engine);
     struct sched *s = NULL;
     struct qn_err err;
     CHECK_OK(sched_create(&lm, tok, &p, &s, &err), err);
@@ -282,6 +283,24 @@ static void close_model(void)
     tok_free(tok);
 }
 
+/* Answers that go on from what was kept of those before, and are kept themselves. */
+static void check_cached(void)
+{
+    const struct qn_cache_params cp = {.bytes = 64 << 20, .interval = 32};
+    uint64_t salt = 2;
+    const struct spec_params p = {
+        .kind = SPEC_CUSTOM, .ops = &forced, .self = &salt, .fixed = true};
+    struct qn_cache_stats st;
+    struct qn_err err;
+    CHECK_OK(qn_cache_create(engine, &cp, &cache, &err), err);
+    for (int k = 0; k < 2; k++)
+        run_all(&p, AT_ONCE);
+    qn_cache_stats(cache, &st);
+    assert_true(st.hits > 0 && st.kept_tokens > 0);
+    qn_cache_free(cache);
+    cache = NULL;
+}
+
 static void check_model(const char *name)
 {
     const struct spec_params off = {0};
@@ -302,6 +321,7 @@ static void check_model(const char *name)
         sum.drafted += c.drafted;
         sum.accepted += c.accepted;
     }
+    check_cached();
     print_message("%s: %lld windows forced, %lld of %lld guesses right\n", name,
                   (long long)sum.rounds, (long long)sum.accepted, (long long)sum.drafted);
     close_model();
