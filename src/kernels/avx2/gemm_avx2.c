@@ -25,11 +25,12 @@ enum {
     PREFETCH = 4096 /* bytes ahead */
 };
 
-/* acc += a*b in pairs. The empty asm keeps the sum in its register: gcc 12 otherwise rotates the
- * accumulators through copies, and the loop is limited by the number of instructions. */
-INLINE void madd(__m256i *acc, __m256i a, __m256i b)
+/* acc += a*b in pairs, or acc = a*b. The empty asm keeps the sum in its register: gcc 12 otherwise
+ * rotates the accumulators through copies, and the number of instructions limits the loop. */
+INLINE void madd(__m256i *acc, __m256i a, __m256i b, bool first)
 {
-    *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(a, b));
+    __m256i v = _mm256_madd_epi16(a, b);
+    *acc = first ? v : _mm256_add_epi32(*acc, v);
     __asm__("" : "+x"(*acc));
 }
 
@@ -71,110 +72,117 @@ struct rows_at { /* where a run of rows starts */
     size_t ldd;
 };
 
-/* Where the activations of a group are, row by row. The empty asm hides that rows are a constant
- * apart: gcc would keep an offset for every pair of every row, and reload most of them. */
+/* Where the activations are, row by row. The empty asm hides that rows are a constant apart: gcc
+ * would keep an offset for every pair of every row, and reload most of them. */
 struct acts {
     const int16_t *row[FEW];
 };
-INLINE struct acts acts_at(const struct rows_at *f, int32_t g, int nm)
+INLINE void acts_hide(struct acts *a, int nm)
 {
-    struct acts a;
-    const size_t lda = (size_t)f->w->k;
-    const int16_t *p = f->x->a + (size_t)f->m0 * lda + (size_t)g * (size_t)f->w->group;
-    UNROLL for (int m = 0; m < nm; m++)
-    {
-        a.row[m] = p + (size_t)m * lda;
-        __asm__("" : "+r"(a.row[m]));
-    }
-    return a;
+    UNROLL for (int m = 0; m < nm; m++) __asm__("" : "+r"(a->row[m]));
 }
 
-/* A run of lines times nm rows. */
-INLINE void run_few(__m256i *acc, const uint8_t *p, struct acts *a, enum pack_kind kind, int nm)
+/* n inputs times nm rows; the first of a group start the sums instead of adding to nothing. */
+INLINE void span_few(__m256i *acc, const uint8_t *p, struct acts *a, enum pack_kind kind, int nm,
+                     int n, bool first)
 {
-    UNROLL for (int j = 0; j < run_inputs(kind) / 2; j++)
+    const int run = run_inputs(kind), run_bytes = run * pack_bits(kind) * 2;
+    UNROLL for (int i = 0; i < n * run_bytes / run; i += 64)
+        _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
+    acts_hide(a, nm);
+    UNROLL for (int j = 0; j < n / 2; j++)
     {
-        __m256i lo = codes(p, kind, j), hi = codes(p + 32, kind, j);
+        const uint8_t *q = p + j / (run / 2) * run_bytes;
+        __m256i lo = codes(q, kind, j % (run / 2)), hi = codes(q + 32, kind, j % (run / 2));
         UNROLL for (int m = 0; m < nm; m++)
         {
             __m256i v = pair(a->row[m] + 2 * j);
-            madd(&acc[2 * m], lo, v);
-            madd(&acc[2 * m + 1], hi, v);
+            madd(&acc[2 * m], lo, v, first && j == 0);
+            madd(&acc[2 * m + 1], hi, v, first && j == 0);
         }
     }
-    UNROLL for (int m = 0; m < nm; m++) a->row[m] += run_inputs(kind);
+    UNROLL for (int m = 0; m < nm; m++) a->row[m] += n;
 }
 
+/* unit: inputs that are written out, 32 or, where groups are of 16, 16. */
 INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, enum pack_kind kind,
-                      int nm)
+                      int nm, int unit)
 {
     const struct packed *w = f->w;
-    const int32_t n_group = w->k / w->group, run = run_inputs(kind);
-    const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2);
+    const int32_t n_group = w->k / w->group;
+    const size_t bytes = (size_t)(unit * pack_bits(kind) * 2);
     const float *as = f->x->scale + (size_t)f->m0 * (size_t)n_group;
     const float *asum = f->x->sum + (size_t)f->m0 * (size_t)n_group;
+    struct acts a;
     __m256 y[2 * FEW];
-    for (int i = 0; i < 2 * nm; i++)
-        y[i] = _mm256_setzero_ps();
+    UNROLL for (int m = 0; m < nm; m++)
+    {
+        a.row[m] = f->x->a + (size_t)(f->m0 + m) * (size_t)w->k;
+        y[2 * m] = y[2 * m + 1] = _mm256_setzero_ps();
+    }
     for (int32_t g = 0; g < n_group; g++) {
         const uint8_t *head = p;
         __m256i acc[2 * FEW];
-        for (int i = 0; i < 2 * nm; i++)
-            acc[i] = _mm256_setzero_si256();
-        struct acts a = acts_at(f, g, nm);
+        _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
         p += pack_head_bytes(kind, w->scale);
-        for (int32_t k = 0; k < w->group; k += run, p += run_bytes) {
-            for (size_t i = 0; i < run_bytes; i += 64)
-                _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
-            run_few(acc, p, &a, kind, nm);
-        }
+        span_few(acc, p, &a, kind, nm, unit, true);
+        p += bytes;
+        for (int32_t k = unit; k < w->group; k += unit, p += bytes)
+            span_few(acc, p, &a, kind, nm, unit, false);
         struct scales s = group_scales(head, kind, w->scale);
-        for (int m = 0; m < nm; m++) {
+        UNROLL for (int m = 0; m < nm; m++)
+        {
             float sc = as[(size_t)m * (size_t)n_group + (size_t)g];
             float sum = asum[(size_t)m * (size_t)n_group + (size_t)g];
             y[2 * m] = drain(y[2 * m], acc[2 * m], s.s[0], s.b[0], sc, sum);
             y[2 * m + 1] = drain(y[2 * m + 1], acc[2 * m + 1], s.s[1], s.b[1], sc, sum);
         }
     }
-    for (int m = 0; m < nm; m++)
+    UNROLL for (int m = 0; m < nm; m++)
         store16(f->dst + (size_t)m * f->ldd, y[2 * m], y[2 * m + 1], n_out);
 }
 
 /* A block's outputs: p its weights, n_out how many there are. */
 typedef void few_fn(const struct rows_at *f, const uint8_t *p, int32_t n_out);
-#define FEW_FN(kind, nm)                                                                           \
-    static void few_##kind##_##nm(const struct rows_at *f, const uint8_t *p, int32_t n_out)        \
+#define FEW_FN(kind, nm, unit)                                                                     \
+    static void few_##kind##_##nm##_##unit(const struct rows_at *f, const uint8_t *p,              \
+                                           int32_t n_out)                                          \
     {                                                                                              \
-        block_few(f, p, n_out, kind, nm);                                                          \
+        block_few(f, p, n_out, kind, nm, unit);                                                    \
     }
-#define FEW_ROWS(kind)                                                                             \
-    FEW_FN(kind, 1)                                                                                \
-    FEW_FN(kind, 2)                                                                                \
-    FEW_FN(kind, 3)                                                                                \
-    FEW_FN(kind, 4)                                                                                \
-    FEW_FN(kind, 5)                                                                                \
-    FEW_FN(kind, 6)
-FEW_ROWS(PACK_U2)
-FEW_ROWS(PACK_U3)
-FEW_ROWS(PACK_U4)
-FEW_ROWS(PACK_U5)
-FEW_ROWS(PACK_U6)
-FEW_ROWS(PACK_U8)
-FEW_ROWS(PACK_E2M1)
+#define FEW_ROWS(kind, unit)                                                                       \
+    FEW_FN(kind, 1, unit)                                                                          \
+    FEW_FN(kind, 2, unit)                                                                          \
+    FEW_FN(kind, 3, unit)                                                                          \
+    FEW_FN(kind, 4, unit)                                                                          \
+    FEW_FN(kind, 5, unit)                                                                          \
+    FEW_FN(kind, 6, unit)
+FEW_ROWS(PACK_U2, 32)
+FEW_ROWS(PACK_U3, 32)
+FEW_ROWS(PACK_U4, 32)
+FEW_ROWS(PACK_U5, 32)
+FEW_ROWS(PACK_U6, 32)
+FEW_ROWS(PACK_U8, 32)
+FEW_ROWS(PACK_E2M1, 32)
+FEW_ROWS(PACK_U4, 16)
+FEW_ROWS(PACK_U8, 16)
+FEW_ROWS(PACK_E2M1, 16)
 
-#define FEW_ROW(kind)                                                                              \
-    [kind] = {few_##kind##_1, few_##kind##_2, few_##kind##_3,                                      \
-              few_##kind##_4, few_##kind##_5, few_##kind##_6}
+#define FEW_ROW(kind, unit)                                                                        \
+    [kind] = {few_##kind##_1_##unit, few_##kind##_2_##unit, few_##kind##_3_##unit,                 \
+              few_##kind##_4_##unit, few_##kind##_5_##unit, few_##kind##_6_##unit}
 static few_fn *const few_table[PACK_INT_KINDS][FEW] = {
-    FEW_ROW(PACK_U2), FEW_ROW(PACK_U3), FEW_ROW(PACK_U4),   FEW_ROW(PACK_U5),
-    FEW_ROW(PACK_U6), FEW_ROW(PACK_U8), FEW_ROW(PACK_E2M1),
+    FEW_ROW(PACK_U2, 32), FEW_ROW(PACK_U3, 32), FEW_ROW(PACK_U4, 32),   FEW_ROW(PACK_U5, 32),
+    FEW_ROW(PACK_U6, 32), FEW_ROW(PACK_U8, 32), FEW_ROW(PACK_E2M1, 32),
 };
+static few_fn *const few_table_16[PACK_INT_KINDS][FEW] = {
+    FEW_ROW(PACK_U4, 16), FEW_ROW(PACK_U8, 16), FEW_ROW(PACK_E2M1, 16)};
 
 /* Up to FEW_MAX rows; the parts of more than FEW find the block in the first-level cache. */
 static void few(const struct rows_at *f, const uint8_t *p, int32_t n_out, int32_t nm)
 {
     struct rows_at at = *f;
-    few_fn *const *fn = few_table[f->w->kind];
+    few_fn *const *fn = (f->w->group == 16 ? few_table_16 : few_table)[f->w->kind];
     int32_t first = nm <= FEW ? nm : (nm + 1) / 2;
     fn[first - 1](&at, p, n_out);
     at.m0 += first;
@@ -249,31 +257,38 @@ struct sweep {
     int32_t n_group; /* groups in this chunk */
 };
 
-INLINE void panel_pair(__m256i *acc, const __m256i *c, const int16_t *a, size_t k, int nm)
+INLINE void panel_pair(__m256i *acc, const __m256i *c, const int16_t *a, size_t k, int nm,
+                       bool first)
 {
     __m256i lo = _mm256_load_si256(c), hi = _mm256_load_si256(c + 1);
     for (int m = 0; m < nm; m++) {
         __m256i v = pair(a + (size_t)m * k);
-        madd(&acc[2 * m], lo, v);
-        madd(&acc[2 * m + 1], hi, v);
+        madd(&acc[2 * m], lo, v, first);
+        madd(&acc[2 * m + 1], hi, v, first);
     }
 }
 
-/* Eight pairs at a time, spelled out: gcc does not unroll this loop by itself, and a short loop per
- * group costs a mispredicted branch each. */
+/* Eight pairs, spelled out: gcc does not unroll this loop by itself, and a short loop per group
+ * costs a mispredicted branch each. */
+INLINE void eight_pairs(__m256i *acc, const __m256i *c, const int16_t *a, size_t k, int nm,
+                        bool first)
+{
+    panel_pair(acc, c, a, k, nm, first);
+    panel_pair(acc, c + 2, a + 2, k, nm, false);
+    panel_pair(acc, c + 4, a + 4, k, nm, false);
+    panel_pair(acc, c + 6, a + 6, k, nm, false);
+    panel_pair(acc, c + 8, a + 8, k, nm, false);
+    panel_pair(acc, c + 10, a + 10, k, nm, false);
+    panel_pair(acc, c + 12, a + 12, k, nm, false);
+    panel_pair(acc, c + 14, a + 14, k, nm, false);
+}
+
 INLINE void group_pairs(__m256i *acc, const __m256i *c, const int16_t *a, size_t k, int32_t group,
                         int nm)
 {
-    for (int32_t i = 0; i < group / 2; i += 8, c += 16, a += 16) {
-        panel_pair(acc, c, a, k, nm);
-        panel_pair(acc, c + 2, a + 2, k, nm);
-        panel_pair(acc, c + 4, a + 4, k, nm);
-        panel_pair(acc, c + 6, a + 6, k, nm);
-        panel_pair(acc, c + 8, a + 8, k, nm);
-        panel_pair(acc, c + 10, a + 10, k, nm);
-        panel_pair(acc, c + 12, a + 12, k, nm);
-        panel_pair(acc, c + 14, a + 14, k, nm);
-    }
+    eight_pairs(acc, c, a, k, nm, true);
+    for (int32_t i = 16; i < group; i += 16)
+        eight_pairs(acc, c + i, a + i, k, nm, false);
 }
 
 INLINE void sweep_tile(const struct sweep *s, int32_t m0, int32_t group, int nm)
@@ -287,8 +302,6 @@ INLINE void sweep_tile(const struct sweep *s, int32_t m0, int32_t group, int nm)
         y[i] = s->in ? _mm256_load_ps(s->in + (size_t)m0 * PACK_ROWS + 8 * i) : _mm256_setzero_ps();
     for (int32_t g = 0; g < s->n_group; g++, a += group, c += group) {
         __m256i acc[2 * TILE_M];
-        for (int i = 0; i < 2 * nm; i++)
-            acc[i] = _mm256_setzero_si256();
         group_pairs(acc, c, a, k, group, nm);
         for (int half = 0; half < 2; half++) {
             __m256 sc = _mm256_load_ps(s->t->scale + 16 * g + 8 * half);
