@@ -50,6 +50,11 @@ static void part_free(void *self, void *p)
     kv_prefix_free(self, p);
 }
 
+static bool anywhere(void *self)
+{
+    return kv_end_bytes(self) == 0;
+}
+
 static bool part_complete(void *self, const void *p)
 {
     return kv_prefix_complete(self, p);
@@ -95,6 +100,7 @@ static const struct ptree_ops part_ops = {
     .make = part_make,
     .part = part_cut,
     .free = part_free,
+    .anywhere = anywhere,
     .complete = part_complete,
     .thin = part_thin,
     .usable = parts_usable,
@@ -181,10 +187,10 @@ int32_t qn_cache_reach(const struct qn_cache *c)
 enum qn_status qn_cache_seq(struct qn_cache *c, const struct qn_line *line, struct qn_seq **out,
                             int32_t *n_match, struct qn_err *err)
 {
-    struct ptree_line l = {line->ns, line->ids, line->n_ids > 0 ? line->n_ids - 1 : 0};
+    struct ptree_line l = {line->ns, line->ids, line->n_ids};
     struct ptree_found f;
     struct kv_seq *kv;
-    ptree_find(c->tree, &l, &f);
+    ptree_find(c->tree, &l, l.n > 0 ? l.n - 1 : 0, &f);
     if (n_match)
         *n_match = f.n_match;
     struct kv_chain chain = chain_of(f.parts, f.n_part);

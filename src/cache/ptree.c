@@ -260,26 +260,28 @@ static void touch(struct ptree *t, struct ptree_node *n, int32_t usable)
     }
 }
 
-static struct walk look(struct ptree *t, const struct ptree_line *line, struct ptree_found *out)
+static struct walk look(struct ptree *t, const struct ptree_line *line, int32_t most,
+                        struct ptree_found *out)
 {
     struct ptree_node *root = root_find(t, line->ns);
     struct walk w = {root, 0};
     if (root)
         w = walk(root, line);
-    out->n_match = w.m;
-    out->n_usable = root ? usable(t, &w, w.m) : 0;
+    out->n_match = w.m < most ? w.m : most;
+    out->n_usable = root ? usable(t, &w, out->n_match) : 0;
     return w;
 }
 
-void ptree_find(struct ptree *t, const struct ptree_line *line, struct ptree_found *out)
+void ptree_find(struct ptree *t, const struct ptree_line *line, int32_t most,
+                struct ptree_found *out)
 {
     *out = (struct ptree_found){0};
     t->clock++;
-    struct walk w = look(t, line, out);
-    if (out->n_usable < line->n && t->tier.find && t->tier.find(t->tier.self, line, out->n_usable))
-        w = look(t, line, out);
+    struct walk w = look(t, line, most, out);
+    if (out->n_usable < most && t->tier.find && t->tier.find(t->tier.self, line, out->n_usable))
+        w = look(t, line, most, out);
     t->stats.lookups++;
-    t->stats.asked += line->n;
+    t->stats.asked += most;
     if (!out->n_usable)
         return;
     t->stats.hits++;
@@ -412,7 +414,7 @@ static enum qn_status put(struct ptree *t, struct ptree_node *root, const struct
     struct walk w = walk(root, line);
     struct ptree_node *n = w.node;
     if (w.m < n->end) {
-        if (w.m == line->n && usable(t, &w, w.m) == w.m) {
+        if (w.m == line->n && t->ops->anywhere(ptree_self(t))) {
             touch(t, n, w.m);
             return QN_OK;
         }

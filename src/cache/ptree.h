@@ -35,6 +35,8 @@ struct ptree_ops {
     enum qn_status (*part)(void *self, const void *p, int32_t from, int32_t n, void **out,
                            struct qn_err *err);
     void (*free)(void *self, void *p);
+    /* A sequence can go on anywhere: all parts are complete. */
+    bool (*anywhere)(void *self);
     /* With all parts before it a sequence can go on where p ends. */
     bool (*complete)(void *self, const void *p);
     /* Drops what only such a sequence needs; cannot fail. */
@@ -58,7 +60,7 @@ struct ptree_tier {
     void (*kept)(void *self, struct ptree_node *node);
     /* A node's part (thin: only what its end needs) is about to go. */
     void (*evict)(void *self, struct ptree_node *node, bool thin);
-    /* A lookup: only the first n_usable tokens of the line can be had here. Puts what the tier has
+    /* A lookup: only the first n_usable tokens of the line, fewer than wanted, can be had here. Puts what the tier has
      * into the tree (ptree_add); true when it did. */
     bool (*find)(void *self, const struct ptree_line *line, int32_t n_usable);
 };
@@ -86,7 +88,10 @@ struct ptree_found {
     const void *const *parts; /* [n_part] for [0, n_usable): valid until the next call */
     int32_t n_part;
 };
-void ptree_find(struct ptree *t, const struct ptree_line *line, struct ptree_found *out);
+/* At most `most` tokens are wanted; what is known of those behind helps where a window ends there.
+ */
+void ptree_find(struct ptree *t, const struct ptree_line *line, int32_t most,
+                struct ptree_found *out);
 
 /* Puts in what `src` holds of the line, as far as it is not there; its end becomes good if src's
  * memory is. Bits that are there already are kept. QN_NO_MEMORY: nothing of use was put in. */

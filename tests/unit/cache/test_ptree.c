@@ -103,6 +103,11 @@ static void fake_free(void *self, void *part)
     free(p);
 }
 
+static bool fake_anywhere(void *self)
+{
+    return !((struct world *)self)->stateful;
+}
+
 static bool fake_complete(void *self, const void *part)
 {
     return !((struct world *)self)->stateful || ((const struct fake_part *)part)->state;
@@ -157,6 +162,7 @@ static const struct ptree_ops fake_ops = {
     .make = fake_make,
     .part = fake_cut,
     .free = fake_free,
+    .anywhere = fake_anywhere,
     .complete = fake_complete,
     .thin = fake_thin,
     .usable = fake_usable,
@@ -278,7 +284,7 @@ static void do_find(struct world *w)
     int ns;
     int32_t n = make_line(w, &ns, ids);
     struct ptree_found f;
-    ptree_find(w->t, &(struct ptree_line){names[ns], ids, n}, &f);
+    ptree_find(w->t, &(struct ptree_line){names[ns], ids, n}, n, &f);
     oracle_find(w, ns, ids, n, &match, &usable);
     assert_int_equal(f.n_match, match);
     assert_int_equal(f.n_usable, usable);
@@ -493,7 +499,7 @@ static int32_t usable_of(struct world *w, int32_t first, int32_t n)
     struct ptree_found f;
     for (int32_t i = 0; i < n; i++)
         ids[i] = first + i;
-    ptree_find(w->t, &(struct ptree_line){NULL, ids, n}, &f);
+    ptree_find(w->t, &(struct ptree_line){NULL, ids, n}, n, &f);
     return f.n_usable;
 }
 
