@@ -60,8 +60,8 @@ struct ptree_tier {
     void (*kept)(void *self, struct ptree_node *node);
     /* A node's part (thin: only what its end needs) is about to go. */
     void (*evict)(void *self, struct ptree_node *node, bool thin);
-    /* A lookup: only the first n_usable tokens of the line, fewer than wanted, can be had here. Puts what the tier has
-     * into the tree (ptree_add); true when it did. */
+    /* A lookup: only the first n_usable tokens of the line, fewer than wanted, can be had here.
+     * Puts what the tier has into the tree (ptree_add); true when it did. */
     bool (*find)(void *self, const struct ptree_line *line, int32_t n_usable);
 };
 
