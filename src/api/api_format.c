@@ -8,6 +8,7 @@
 
 #include "api/api_fields.h"
 #include "api/outparse.h"
+#include "api/tools_gram.h"
 #include "sched/gram_store.h"
 
 #define TEXT_BYTES_MAX (4 << 20) /* of a schema given as text */
@@ -259,6 +260,8 @@ enum qn_status api_format_compile(const struct api_model *m, struct api_request 
                              .text = r->format.text,
                              .json = r->format.json,
                              .compact = r->format.no_whitespace};
+    struct gram_tags calls;
     const char *param = r->format.param[0] ? r->format.param : "response_format";
+    QN_TRY(api_tools_beside(m, r, &spec, &calls, e));
     return api_grammar_set(m, r, &spec, param, e);
 }

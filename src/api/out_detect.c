@@ -48,6 +48,12 @@ static void add_tagged(struct out_syntax *s, const struct tok *tok)
         add_mark(s, tok, f->section_close);
         add_mark(s, tok, "<\xEF\xBD\x9Ctool\xE2\x96\x81sep\xEF\xBD\x9C>");
     }
+    if (c->feed == call_tagged_feed) {
+        const struct tagged_form *f = c->form;
+        const char *tags[] = {f->call_close, f->param_open, f->key_end, f->mid, f->value_end};
+        for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
+            add_mark(s, tok, tags[i]);
+    }
     for (size_t i = 0; i < sizeof more / sizeof *more; i++)
         if (!c->quote == ((unsigned char)more[i][0] != 0xFE))
             add_mark(s, tok, more[i]);

@@ -15,6 +15,7 @@ struct forced {
     const char *open, *close, *separator;
     bool xml;
     const char *needs; /* only where the template has this */
+    const struct gram_style *style;
 };
 
 /* The special token itself, not its text: gram marks its bytes so. */
@@ -27,6 +28,36 @@ struct forced {
     "\xEF\xBD\x9C"
 #define JSON "{\"name\": \"%\", \"arguments\": "
 
+/* ---- parameters one by one ---- */
+
+#define Z(s)                                                                                       \
+    {                                                                                              \
+        s, sizeof(s) - 1                                                                           \
+    }
+
+static const struct gram_style seed_style = {
+    .open = Z("<parameter="), .mid = Z(">"), .close = Z("</parameter>"), .gap = Z("\n")};
+static const struct gram_style glm_style = {.open = Z("<arg_key>"),
+                                            .mid = Z("</arg_key>\n<arg_value>"),
+                                            .close = Z("</arg_value>"),
+                                            .gap = Z("\n")};
+static const struct gram_style glm_dense_style = {
+    .open = Z("<arg_key>"), .mid = Z("</arg_key><arg_value>"), .close = Z("</arg_value>")};
+static const struct gram_style minimax_style = {
+    .open = Z("<parameter name=\""), .mid = Z("\">"), .close = Z("</parameter>"), .gap = Z("\n")};
+static const struct gram_style minicpm_style = {
+    .open = Z("<param name=\""), .mid = Z("\">"), .close = Z("</param>")};
+static const struct gram_style dsml_style = {.open = Z("<" DSML "parameter name=\""),
+                                             .mid = Z("\" string=\"false\">"),
+                                             .mid_text = Z("\" string=\"true\">"),
+                                             .close = Z("</" DSML "parameter>"),
+                                             .gap = Z("\n")};
+static const struct gram_style python_style = {.mid = Z("="), .comma = Z(", "), .python = true};
+static const struct gram_style gemma_style = {
+    .mid = Z(":"), .comma = Z(","), .quote = Z(TOKEN("<|\"|>"))};
+
+/* ---- calls ---- */
+
 /* The first row of a syntax whose needs are met. */
 static const struct forced forms[] = {
     {.syntax = "qwen-xml",
@@ -36,14 +67,51 @@ static const struct forced forms[] = {
     {.syntax = "seed",
      .begin = "<seed:tool_call>\n<function=%>\n",
      .end = "</function>\n</seed:tool_call>",
-     .xml = true},
+     .xml = true,
+     .style = &seed_style},
     {.syntax = "json", .begin = "<tool_call>\n" JSON, .end = "}\n</tool_call>"},
-    {.syntax = "glm", .begin = "<tool_call>" JSON, .end = "}</tool_call>"},
-    {.syntax = "minimax", .begin = "<minimax:tool_call>" JSON, .end = "}</minimax:tool_call>"},
+    {.syntax = "glm",
+     .begin = "<tool_call>%",
+     .end = "</tool_call>",
+     .xml = true,
+     .style = &glm_dense_style,
+     .needs = "</arg_key><arg_value>"},
+    {.syntax = "glm",
+     .begin = "<tool_call>%\n",
+     .end = "</tool_call>",
+     .xml = true,
+     .style = &glm_style},
+    {.syntax = "minimax",
+     .open = "<minimax:tool_call>\n",
+     .begin = "<invoke name=\"%\">\n",
+     .end = "</invoke>",
+     .close = "\n</minimax:tool_call>",
+     .xml = true,
+     .style = &minimax_style},
     {.syntax = "deepseek-dsml",
-     .begin = "<" DSML "function_calls>" JSON,
-     .end = "}</" DSML "function_calls>"},
-    {.syntax = "gemma4", .begin = TOKEN("<|tool_call>") "call:%", .end = TOKEN("<tool_call|>")},
+     .open = "<" DSML "function_calls>\n",
+     .begin = "<" DSML "invoke name=\"%\">\n",
+     .end = "</" DSML "invoke>",
+     .close = "\n</" DSML "function_calls>",
+     .xml = true,
+     .style = &dsml_style},
+    {.syntax = "deepseek-v4",
+     .open = "<" DSML "tool_calls>\n",
+     .begin = "<" DSML "invoke name=\"%\">\n",
+     .end = "</" DSML "invoke>",
+     .close = "\n</" DSML "tool_calls>",
+     .xml = true,
+     .style = &dsml_style},
+    {.syntax = "minicpm5",
+     .begin = "<function name=\"%\">",
+     .end = "</function>",
+     .xml = true,
+     .style = &minicpm_style},
+    {.syntax = "gemma4",
+     .begin = TOKEN("<|tool_call>") "call:%{",
+     .end = "}" TOKEN("<tool_call|>"),
+     .xml = true,
+     .style = &gemma_style},
     {.syntax = "mistral", .begin = "[TOOL_CALLS]%[ARGS]", .end = "", .needs = "[ARGS]"},
     {.syntax = "mistral",
      .begin = JSON,
@@ -67,8 +135,22 @@ static const struct forced forms[] = {
      .end = "<|tool_call_end|>",
      .open = "<|tool_calls_section_begin|>",
      .close = "<|tool_calls_section_end|>"},
-    {.syntax = "lfm2", .begin = "<|tool_call_start|>" JSON, .end = "}<|tool_call_end|>"},
-    {.syntax = "pythonic", .begin = "<|python_start|>" JSON, .end = "}<|python_end|>"},
+    {.syntax = "lfm2",
+     .open = "<|tool_call_start|>[",
+     .begin = "%(",
+     .end = ")",
+     .close = "]<|tool_call_end|>",
+     .separator = ", ",
+     .xml = true,
+     .style = &python_style},
+    {.syntax = "pythonic",
+     .open = "<|python_start|>[",
+     .begin = "%(",
+     .end = ")",
+     .close = "]<|python_end|>",
+     .separator = ", ",
+     .xml = true,
+     .style = &python_style},
     {.syntax = "llama3", .begin = "{\"name\": \"%\", \"parameters\": ", .end = "}"},
     {.syntax = "llama3.2", .begin = "{\"name\": \"%\", \"parameters\": ", .end = "}"},
     {.syntax = "harmony",
@@ -76,7 +158,7 @@ static const struct forced forms[] = {
          "<|message|>"),
      .end = ""},
 };
-/* minicpm5, and every template that does not show tools */
+/* Every template that does not show tools. */
 static const struct forced bare = {.begin = JSON, .end = "}"};
 
 static const struct forced *form_of(const struct api_model *m)
@@ -146,7 +228,6 @@ static struct str of(const char *z)
 
 static bool fill_tags(struct api_request *r, const struct forced *f, struct gram_tag *v, int32_t *n)
 {
-    bool strict = any_strict(r->tools);
     for (size_t i = 0; i < json_len(r->tools); i++) {
         const struct json *tool = json_at(r->tools, i), *fn = json_get(tool, "function");
         const struct json *schema = json_get(fn, "parameters");
@@ -156,7 +237,9 @@ static bool fill_tags(struct api_request *r, const struct forced *f, struct gram
         t->begin = literal(r, f->begin, json_str(json_get(fn, "name")));
         t->end = literal(r, f->end, STR_LIT(""));
         t->body = f->xml ? GRAM_BODY_XML : GRAM_BODY_JSON;
-        t->schema = f->xml || !strict || is_strict(tool) ? schema : NULL;
+        t->style = f->style;
+        t->schema = schema;
+        t->lenient = !is_strict(tool);
         if (json_len(schema) == 0 && !f->xml)
             t->schema = NULL;
         if (!t->begin.p || !t->end.p)
@@ -174,38 +257,69 @@ static void channels_first(const struct api_model *m, struct gram_spec *s)
     }
 }
 
+/* The tags of all wanted tools. */
+static enum qn_status tags_of(struct api_request *r, const struct forced *f, struct gram_tags *tags,
+                              struct api_error *e)
+{
+    struct gram_tag *v = arena_zalloc_n(r->arena, json_len(r->tools), sizeof *v);
+    *tags =
+        (struct gram_tags){.tags = v,
+                           .several = r->parallel_tool_calls && r->tool_choice != API_TOOLS_NAMED,
+                           .open = of(f->open),
+                           .close = of(f->close),
+                           .separator = of(f->separator)};
+    return v && fill_tags(r, f, v, &tags->n) ? QN_OK : api_no_memory(e);
+}
+
+/* What all calls of a syntax begin with. */
+static struct str trigger_of(const struct forced *f)
+{
+    struct str s = str_of(f->open ? f->open : f->begin);
+    const char *name = strchr(s.p, '%');
+    if (name)
+        s.n = (size_t)(name - s.p);
+    return s;
+}
+
 enum qn_status api_tools_compile(const struct api_model *m, struct api_request *r,
                                  struct api_error *e)
 {
     bool forced = r->tool_choice == API_TOOLS_REQUIRED || r->tool_choice == API_TOOLS_NAMED;
-    size_t n_tools = json_len(r->tools);
-    if (n_tools == 0 || r->grammar || (!forced && !any_strict(r->tools)) ||
+    struct gram_tags tags;
+    if (json_len(r->tools) == 0 || r->grammar || (!forced && !any_strict(r->tools)) ||
         (!forced && r->format.kind != API_FORMAT_NONE))
         return QN_OK;
     if (!m->syntax)
         return api_refuse(e, 400, "unsupported_value", "tool_choice",
                           "tool_choice: calls cannot be enforced for this model");
     const struct forced *f = form_of(m);
-    struct gram_tag *v = arena_zalloc_n(r->arena, n_tools, sizeof *v);
-    struct gram_tags tags = {.tags = v,
-                             .optional = !forced,
-                             .several = r->parallel_tool_calls && r->tool_choice != API_TOOLS_NAMED,
-                             .open = of(f->open),
-                             .close = of(f->close),
-                             .separator = of(f->separator)};
-    if (!v || !fill_tags(r, f, v, &tags.n))
-        return api_no_memory(e);
-    if (!forced) { /* text before a call is free, and so is no call at all */
-        tags.trigger = str_of(f->open ? f->open : f->begin);
-        const char *name = strchr(tags.trigger.p, '%');
-        if (name)
-            tags.trigger.n = (size_t)(name - tags.trigger.p);
-        if (f->open || f == &bare) /* only calls that begin with a marker can be told from text */
+    QN_TRY(tags_of(r, f, &tags, e));
+    if (!forced) {      /* text before a call is free, and so is no call at all */
+        if (f == &bare) /* only calls that begin with a marker can be told from text */
             return QN_OK;
+        tags.optional = true;
+        tags.trigger = trigger_of(f);
     }
-    struct gram_spec spec = {.kind = GRAM_TAGS, .tags = &tags, .lenient = !any_strict(r->tools)};
+    struct gram_spec spec = {.kind = GRAM_TAGS, .tags = &tags};
     channels_first(m, &spec);
     return api_grammar_set(m, r, &spec, "tools", e);
+}
+
+enum qn_status api_tools_beside(const struct api_model *m, struct api_request *r,
+                                struct gram_spec *spec, struct gram_tags *tags, struct api_error *e)
+{
+    if (json_len(r->tools) == 0 || r->tool_choice == API_TOOLS_NONE || !m->syntax)
+        return QN_OK;
+    const struct forced *f = form_of(m);
+    if ((f->open ? f->open : f->begin)[0] == '{') /* it could not be told from the answer */
+        return QN_OK;
+    QN_TRY(tags_of(r, f, tags, e));
+    spec->tags = tags;
+    if (m->syntax->calls->channels) {
+        channels_first(m, spec);
+        spec->lead = STR_LIT("<|channel|>final<|message|>");
+    }
+    return QN_OK;
 }
 
 /* ---- the budget of reasoning ---- */

@@ -49,21 +49,37 @@ enum gram_kind {
 /* What stands between the two literals of a tag. */
 enum gram_body {
     GRAM_BODY_JSON, /* a value of the schema */
-    GRAM_BODY_XML,  /* <parameter=NAME>\nVALUE\n</parameter> for the schema's properties */
+    GRAM_BODY_XML,  /* the schema's properties one by one, as `style` says */
     GRAM_BODY_TEXT, /* anything up to `end` */
 };
+
+/* How parameters are written that are no JSON object: in the schema's order, the optional ones or
+ * not. Text is raw, everything else JSON. */
+struct gram_style {
+    struct str open;     /* before a name */
+    struct str mid;      /* between a name and its value */
+    struct str mid_text; /* the same before text; {NULL,0} = mid */
+    struct str close;    /* after a value; text ends at the first of it */
+    struct str gap;      /* may stand between two parameters */
+    struct str comma;    /* has to stand between them */
+    bool python;         /* strings in quotes, True, False and None */
+    struct str quote;    /* around text instead, a control token; {NULL,0} = none */
+};
+extern const struct gram_style gram_style_qwen; /* <parameter=NAME>\nVALUE\n</parameter> */
 
 struct gram_tag {
     struct str begin, end;
     enum gram_body body;
-    const struct json *schema; /* of the arguments; NULL = any object */
+    const struct json *schema;      /* of the arguments; NULL = any object */
+    const struct gram_style *style; /* GRAM_BODY_XML; NULL = Qwen's */
+    bool lenient;                   /* as of a specification, for this schema */
 };
 
 struct gram_tags {
     const struct gram_tag *tags;
     int32_t n;
-    /* Text before the first tag: anything that does not hold `trigger`, with which every `begin`
-     * then starts. {NULL,0}: the answer begins with a tag. */
+    /* Text before the first tag: anything that does not hold `trigger`, which is `open` or what
+     * every `begin` starts with. {NULL,0}: the answer begins with a tag. */
     struct str trigger;
     bool optional;          /* with a trigger: no tag at all is fine */
     bool several;           /* more tags may follow, with white space between or `separator` */
@@ -75,7 +91,8 @@ struct gram_spec {
     enum gram_kind kind;
     struct str text;              /* GRAM_REGEX, GRAM_GBNF */
     const struct json *json;      /* GRAM_JSON_SCHEMA, GRAM_CHOICE */
-    const struct gram_tags *tags; /* GRAM_TAGS */
+    const struct gram_tags *tags; /* GRAM_TAGS; with another kind: calls instead are fine, too */
+    struct str lead;              /* before an answer that is not tags; may be {NULL,0} */
     /* JSON without any white space between its tokens. */
     bool compact;
     /* Tool schemas that nobody promised to honour: what is not supported is ignored. */

@@ -431,6 +431,16 @@ int32_t x_strset(struct gb *b, struct str *v, size_t n, enum gx_enc enc)
 
 /* ---- text around literals -------------------------------------------------------------------- */
 
+/* The end of a text may be a control token of the literal's markup. */
+static int32_t token_end(struct gb *b, struct str lit)
+{
+    const char *tag = memchr(lit.p, '<', lit.n);
+    if (!tag)
+        return X_NONE;
+    struct str rest = {tag, lit.n - (size_t)(tag - lit.p)};
+    return X_SEQ(b, x_range(b, SPECIAL_BYTE, SPECIAL_BYTE), x_lit(b, rest));
+}
+
 /* One step of the search for lit after its first i bytes: the longest match of each byte. */
 static int32_t search_step(struct gb *b, struct str lit, size_t i, const int32_t *fall,
                            int32_t first, enum search_kind kind)
@@ -438,7 +448,9 @@ static int32_t search_step(struct gb *b, struct str lit, size_t i, const int32_t
     struct byteset other = {{~0ull, ~0ull, ~0ull, ~0ull >> 1}}; /* all but SPECIAL_BYTE */
     int32_t v[260], n = 0;
     v[n++] = kind == SEARCH_WITHOUT ? X_EMPTY : X_NONE;
-    if (kind != SEARCH_TEXT) /* control tokens are read as their text */
+    if (kind == SEARCH_TEXT)
+        v[n++] = token_end(b, lit);
+    else /* control tokens are read as their text */
         v[n++] = X_SEQ(b, x_range(b, SPECIAL_BYTE, SPECIAL_BYTE), x_ref(b, first + (int32_t)i));
     for (size_t k = i;; k = (size_t)fall[k]) {
         int c = (unsigned char)lit.p[k];

@@ -124,7 +124,7 @@ int32_t x_text(struct gb *b, struct str utf8, enum gx_enc enc);
 int32_t x_strset(struct gb *b, struct str *v, size_t n, enum gx_enc enc);
 /* Any bytes around a literal. */
 enum search_kind {
-    SEARCH_TEXT,    /* up to and including the first lit; no control tokens */
+    SEARCH_TEXT,    /* up to and including the first lit; no control token but one of its markup */
     SEARCH_FREE,    /* the same; control tokens count as their text */
     SEARCH_WITHOUT, /* to the end, lit nowhere; control tokens count as their text */
 };

@@ -46,7 +46,7 @@ static int by_choice(struct gb *b, const struct json *list)
     return x;
 }
 
-static int32_t root_of(struct gb *b, const struct gram_spec *s)
+static int32_t answer_of(struct gb *b, const struct gram_spec *s)
 {
     switch (s->kind) {
     case GRAM_JSON_OBJECT:
@@ -63,6 +63,12 @@ static int32_t root_of(struct gb *b, const struct gram_spec *s)
         return x_tags(b, s->tags);
     }
     return X_NONE;
+}
+
+static int32_t root_of(struct gb *b, const struct gram_spec *s)
+{
+    int32_t x = X_SEQ(b, x_markup(b, s->lead), answer_of(b, s));
+    return s->kind == GRAM_TAGS || !s->tags ? x : X_ALT(b, x, x_tags(b, s->tags));
 }
 
 /* A text as it is, or as the one control token of that name. */

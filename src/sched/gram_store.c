@@ -105,6 +105,14 @@ static void key_json(struct buf *b, const struct json *v)
     buf_addf(b, ":%zu", b->n - from);
 }
 
+static void key_style(struct buf *b, const struct gram_style *s)
+{
+    const struct str all[] = {s->open, s->mid, s->mid_text, s->close, s->gap, s->comma, s->quote};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        key_str(b, all[i]);
+    buf_addc(b, s->python ? 'p' : '-');
+}
+
 static void key_tags(struct buf *b, const struct gram_tags *t)
 {
     buf_addf(b, "tags %d %d %d ", t->n, t->optional, t->several);
@@ -113,10 +121,12 @@ static void key_tags(struct buf *b, const struct gram_tags *t)
     key_str(b, t->open);
     key_str(b, t->close);
     for (int32_t i = 0; i < t->n; i++) {
-        buf_addf(b, "%d ", (int)t->tags[i].body);
+        buf_addf(b, "%d %d ", (int)t->tags[i].body, t->tags[i].lenient);
         key_str(b, t->tags[i].begin);
         key_str(b, t->tags[i].end);
         key_json(b, t->tags[i].schema);
+        if (t->tags[i].style)
+            key_style(b, t->tags[i].style);
     }
 }
 
@@ -130,7 +140,8 @@ static bool key_of(const struct gram_spec *spec, struct hash128 *key)
     key_str(&b, spec->open);
     if (spec->kind == GRAM_JSON_SCHEMA || spec->kind == GRAM_CHOICE)
         key_json(&b, spec->json);
-    if (spec->kind == GRAM_TAGS)
+    key_str(&b, spec->lead);
+    if (spec->tags)
         key_tags(&b, spec->tags);
     bool ok = !b.failed;
     if (ok)

@@ -296,6 +296,112 @@ def test_forced_calls(launch, folders, tokenizer, folder):
         assert s.stop()[0] == 0
 
 
+# name: (what a template shows, tokens of their own, one forced call as the model has to write it)
+K, V = "k", "(one|two)"
+FORMS = {
+    "qwen-xml": ("<function=f><parameter=p>", (),
+                 rf"<tool_call>\n<function=NAME>\n<parameter=k>\n{V}\n</parameter>\n?</function>\n</tool_call>"),
+    "seed": ("<seed:tool_call>", (), rf"<seed:tool_call>\n<function=NAME>\n<parameter=k>{V}</parameter>\n?"
+             r"</function>\n</seed:tool_call>"),
+    "json": ("<tool_call>", (), r'<tool_call>\n{"name": "NAME", "arguments": {\s*"k"\s*:\s*"(one|two)"\s*}}'
+             r"\n</tool_call>"),
+    "glm": ("<arg_key>k</arg_key>\n<arg_value>", (),
+            rf"<tool_call>NAME\n<arg_key>k</arg_key>\n<arg_value>{V}</arg_value>\n?</tool_call>"),
+    "glm 4.7": ("<arg_key>k</arg_key><arg_value>", ("<arg_key>", "</arg_value>"),
+                rf"<tool_call>NAME<arg_key>k</arg_key><arg_value>{V}</arg_value></tool_call>"),
+    "minimax": ("<minimax:tool_call><invoke name=", (),
+                rf'<minimax:tool_call>\n<invoke name="NAME">\n<parameter name="k">{V}</parameter>\n?</invoke>'
+                r"\n</minimax:tool_call>"),
+    "deepseek-dsml": ("<｜DSML｜function_calls><｜DSML｜invoke name=", (),
+                      rf'<｜DSML｜function_calls>\n<｜DSML｜invoke name="NAME">\n<｜DSML｜parameter name="k" '
+                      rf'string="true">{V}</｜DSML｜parameter>\n?</｜DSML｜invoke>\n</｜DSML｜function_calls>'),
+    "deepseek-v4": ("<｜DSML｜tool_calls><｜DSML｜invoke name=", (),
+                    rf'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="NAME">\n<｜DSML｜parameter name="k" '
+                    rf'string="true">{V}</｜DSML｜parameter>\n?</｜DSML｜invoke>\n</｜DSML｜tool_calls>'),
+    "minicpm5": ('<function name="f"><param name="p">', (),
+                 rf'<function name="NAME"><param name="k">{V}</param></function>'),
+    "gemma4": ('<|tool_call><|"|>', ("<|tool_call>", "<tool_call|>", '<|"|>'),
+               rf'<\|tool_call>call:NAME{{k:<\|"\|>{V}<\|"\|>}}<tool_call\|>'),
+    "mistral": ("[TOOL_CALLS][ARGS]", ("[TOOL_CALLS]", "[ARGS]"),
+                r'\[TOOL_CALLS\]NAME\[ARGS\]{\s*"k"\s*:\s*"(one|two)"\s*}'),
+    "lfm2": ("<|tool_call_start|>", ("<|tool_call_start|>", "<|tool_call_end|>"),
+             r'<\|tool_call_start\|>\[NAME\(k="(one|two)"\)\]<\|tool_call_end\|>'),
+    "pythonic": ("[func_name1(params_name1=", (),
+                 r'<\|python_start\|>\[NAME\(k="(one|two)"\)\]<\|python_end\|>'),
+    "kimi": ("<|tool_calls_section_begin|>", (),
+             r'<\|tool_calls_section_begin\|><\|tool_call_begin\|>functions.NAME:0<\|tool_call_argument_begin\|>'
+             r'{\s*"k"\s*:\s*"(one|two)"\s*}<\|tool_call_end\|><\|tool_calls_section_end\|>'),
+    "llama3.2": ('"parameters": dictionary of argument name', (),
+                 r'{"name": "NAME", "parameters": {\s*"k"\s*:\s*"(one|two)"\s*}}'),
+    "harmony": ("<|channel|><|message|>", ("<|channel|>", "<|message|>", "<|constrain|>", "<|start|>",
+                                             "<|end|>", "<|call|>"),
+                r'(<\|channel\|>analysis<\|message\|>.*<\|end\|><\|start\|>assistant)?<\|channel\|>commentary '
+                r'to=functions.NAME <\|constrain\|>json<\|message\|>{\s*"k"\s*:\s*"(one|two)"\s*}'),
+}
+PLAIN_ANSWER = {"type": "object", "required": ["z"], "additionalProperties": False,
+                "properties": {"z": {"enum": [1, 2]}}}
+
+
+def spelled(choice):
+    return bytes(b for t in choice.logprobs.content for b in t.bytes or t.token.encode()).decode()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_calls_in_the_models_own_form(launch, tmp_path, name):
+    """Forced, strict, and beside a response_format: what the model writes is what its family writes."""
+    shown, special, form = FORMS[name]
+    folder = tmp_path
+    wire.write_tokenizer(folder, TEMPLATE.split("#}", 1)[1] + "{#- " + shown + " -#}", special)
+    s = launch(folder)
+    try:
+        with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
+            def ask(text, **fields):
+                r = c.chat.completions.create(
+                    model="scripted", messages=[{"role": "user", "content": text}], tools=CHOICES,
+                    logprobs=True, temperature=1, **fields)
+                return r.choices[0]
+            second = {"type": "function", "function": {"name": "second"}}
+            table = {n: wire.special_id(i) for i, n in enumerate(special)}
+            rather = say("I would rather talk.")
+            if name == "harmony":  # not a word of analysis, which might be long
+                rather = script([table["<|channel|>"], *b"comm I would rather talk."])
+            for seed, choice in enumerate(("required", second, second)):
+                got = ask(rather, seed=seed, tool_choice=choice, parallel_tool_calls=choice == second)
+                assert got.message.tool_calls, (got, spelled(got))
+                call = got.message.tool_calls[0].function
+                text = spelled(got).strip()
+                assert choice != second or re.fullmatch(form.replace("NAME", "second"), text, re.S), text
+                assert json.loads(call.arguments)["k"] in ("one", "two") and not got.message.content
+            got = ask(say("just text"))
+            assert got.message.content == "just text" and not got.message.tool_calls
+            # an answer of the schema, or a call
+            fmt = {"type": "json_schema", "json_schema": {"name": "s", "schema": PLAIN_ANSWER}}
+            text = '{"z": 2}'
+            if name == "harmony":
+                lead = [table["<|channel|>"], *b"final", table["<|message|>"]]
+                got = ask(script(lead + list(text.encode())), response_format=fmt)
+            else:
+                got = ask(say(text), response_format=fmt)
+            assert json.loads(got.message.content) == {"z": 2} and not got.message.tool_calls
+            if form.startswith("{"):
+                return
+            one = re.sub(r"\\(.)|\?", r"\1", form.replace("\\n", "\n").replace("NAME", "second")
+                         .replace("(one|two)", "one").replace("\\s*", ""))
+            one = one.replace("{{", "{").replace("}}", "}") if name == "gemma4" else one
+            if name == "harmony":
+                one = one[one.index("<|channel|>commentary"):]
+            parts = re.split("(" + "|".join(map(re.escape, table)) + ")", one) if table else [one]
+            ids = [i for p in parts for i in ([table[p]] if p in table else p.encode())]
+            got = ask(script(ids), response_format=fmt)
+            assert [t.function.name for t in got.message.tool_calls or []] == ["second"], spelled(got)
+            # strict with auto: the model wants another value, which has no place
+            at = ids.index(ord("o"), len(ids) - ids[::-1].index(ord("k")))
+            got = ask(script(ids[:at + 2] + [ord("X")] + ids[at + 3:]), max_tokens=400)
+            assert json.loads(got.message.tool_calls[0].function.arguments) == {"k": "one"}
+    finally:
+        assert s.stop()[0] == 0
+
+
 def test_forced_after_reasoning(client):
     got, _ = both(client, say("hm</think>"), tools=CHOICES, reasoning_effort="low", seed=1,
                   tool_choice="required", parallel_tool_calls=False)

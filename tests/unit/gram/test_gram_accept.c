@@ -450,9 +450,9 @@ static void tags(void **state)
     assert_int_equal(json_parse(schema, "args", 64, &args, NULL), QN_OK);
     struct gram_tag list[] = {
         {STR_LIT("<tool_call>\n{\"name\": \"f\", \"arguments\": "), STR_LIT("}\n</tool_call>"),
-         GRAM_BODY_JSON, args},
+         GRAM_BODY_JSON, args, NULL, false},
         {STR_LIT("<tool_call>\n<function=g>\n"), STR_LIT("</function>\n</tool_call>"),
-         GRAM_BODY_XML, args},
+         GRAM_BODY_XML, args, NULL, false},
     };
     struct gram_tags t = {.tags = list, .n = 2, .several = true};
     struct gram_spec spec = {.kind = GRAM_TAGS, .tags = &t};
@@ -480,6 +480,84 @@ static void tags(void **state)
     json_free(args);
 }
 
+/* f(city, n): city is text and required, n an integer, ok a boolean. */
+static void styles(void **state)
+{
+    struct json *args = NULL;
+    struct str schema =
+        STR_LIT("{\"properties\":{\"n\":{\"type\":\"integer\"},\"city\":{\"type\":\"string\"},"
+                "\"ok\":{\"type\":\"boolean\"}},\"required\":[\"city\"]}");
+    static const struct gram_style python = {
+        .mid = STR_LIT("="), .comma = STR_LIT(", "), .python = true};
+    static const struct gram_style gemma = {
+        .mid = STR_LIT(":"), .comma = STR_LIT(","), .quote = STR_LIT("\xFF<|q|>")};
+    static const struct gram_style dsml = {.open = STR_LIT("<p "),
+                                           .mid = STR_LIT(" f>"),
+                                           .mid_text = STR_LIT(" t>"),
+                                           .close = STR_LIT("</p>"),
+                                           .gap = STR_LIT("\n")};
+    static const struct {
+        const struct gram_style *style;
+        const char *text;
+        bool ok;
+    } rows[] = {
+        {&python, "[f(city=\"x\")]", true},
+        {&python, "[f(n=1, city=\"x\", ok=True)]", true},
+        {&python, "[f(n=1, city=\"x\"), f(city=\"\")]", true},
+        {&python, "[f(n=1)]", false},
+        {&python, "[f(, city=\"x\")]", false},
+        {&python, "[f(n=1city=\"x\")]", false},
+        {&python, "[f(city=\"x\", n=1)]", false},
+        {&python, "[f(city=\"x\", ok=true)]", false},
+        {&python, "[f(city=x)]", false},
+        {&python, "hi", false},
+        {&gemma, "[f(city:\xFF<|q|>a<|q|>b\xFF<|q|>,ok:true)]", true},
+        {&gemma, "[f(city:\"a\")]", false},
+        {&gemma, "[f(city:<|q|>a<|q|>)]", false},
+        {&dsml, "[f(<p n f>1</p>\n<p city t>1 < 2</p>)]", true},
+        {&dsml, "[f(<p city t>a\xFF</p>)]", true}, /* the closer as a control token */
+        {&dsml, "[f(<p city t>a\xFF</q></p>)]", false},
+        {&dsml, "[f(<p city f>1</p>)]", false},
+        {&dsml, "[f(<p n f>x</p><p city t>1</p>)]", false},
+    };
+    assert_int_equal(json_parse(schema, "args", 64, &args, NULL), QN_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct gram_tag f = {STR_LIT("f("), STR_LIT(")"),  GRAM_BODY_XML,
+                             args,          rows[i].style, false};
+        struct gram_tags t = {.tags = &f,
+                              .n = 1,
+                              .several = true,
+                              .open = STR_LIT("["),
+                              .close = STR_LIT("]"),
+                              .separator = STR_LIT(", ")};
+        struct gram_spec spec = {.kind = GRAM_TAGS, .tags = &t};
+        struct gram *g = NULL;
+        assert_int_equal(gram_compile(&spec, &g, NULL, NULL), QN_OK);
+        if (accepts(g, rows[i].text) != rows[i].ok)
+            fail_msg("row %zu: %s", i, rows[i].text);
+        gram_unref(g);
+        /* the same after text, and beside an answer of another kind */
+        t.trigger = t.open;
+        t.optional = true;
+        assert_int_equal(gram_compile(&spec, &g, NULL, NULL), QN_OK);
+        assert_true(accepts(g, "just text"));
+        struct buf b = BUF_INIT;
+        buf_addz(&b, "so: ");
+        buf_addz(&b, rows[i].text);
+        assert_int_equal(accepts(g, buf_z(&b)), rows[i].ok || !strcmp(rows[i].text, "hi"));
+        gram_unref(g);
+        t.trigger = (struct str){NULL, 0};
+        struct gram_spec beside = {.kind = GRAM_REGEX, .text = STR_LIT("[0-9]+"), .tags = &t};
+        assert_int_equal(gram_compile(&beside, &g, NULL, NULL), QN_OK);
+        assert_true(accepts(g, "42"));
+        assert_false(accepts(g, "4 2"));
+        assert_int_equal(accepts(g, rows[i].text), rows[i].ok);
+        gram_unref(g);
+        buf_free(&b);
+    }
+    json_free(args);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -489,7 +567,7 @@ int main(void)
         cmocka_unit_test(schema_parts),   cmocka_unit_test(schema_combined),
         cmocka_unit_test(refusals),       cmocka_unit_test(places),
         cmocka_unit_test(compact),        cmocka_unit_test(thinking),
-        cmocka_unit_test(tags),
+        cmocka_unit_test(tags),           cmocka_unit_test(styles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
