@@ -23,7 +23,8 @@ LOWER["cache"] = LOWER["import"] + ["import"]
 LOWER["sched"] = LOWER["cache"] + ["cache", "gram"]
 LOWER["api"] = LOWER["sched"] + ["sched"]
 LOWER["server"] = LOWER["api"] + ["api"]
-LOWER["cli"] = LOWER["server"] + ["server"]
+LOWER["bench"] = ["base"]
+LOWER["cli"] = LOWER["server"] + ["server", "bench"]
 
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 # _exit(127) is how a forked child ends when its exec failed.

@@ -9,7 +9,7 @@ set -eu
 
 RUN_PACKAGES="gcc libc6-dev pkg-config meson ninja-build python3 python3-pip ca-certificates curl
     libmicrohttpd-dev libpcre2-dev libutf8proc-dev libjson-c-dev libarchive-dev nettle-dev
-    libxxhash-dev libedit-dev"
+    libxxhash-dev libedit-dev libcurl4-openssl-dev libsqlite3-dev"
 TEST_PACKAGES="libcmocka-dev clang libclang-rt-14-dev clang-format python3-venv xz-utils"
 
 what=${1:-run}

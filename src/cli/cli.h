@@ -124,6 +124,8 @@ struct cli {
 /* Every verb of the program, in the order of the help; *n of them. */
 const struct cli_verb *const *cli_verbs(size_t *n);
 const struct cli_verb *cli_verb_find(const char *name); /* NULL = none of that name */
+/* The verb that the first words name, two ("bench serve") before one; *n: how many they are. */
+const struct cli_verb *cli_verb_of_words(int argc, char **argv, int *n);
 
 /* ---- parsing (opt.c): no printing, no exit -------------------------------------------------- */
 

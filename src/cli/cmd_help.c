@@ -10,9 +10,11 @@ struct help_opts {
 static int run_help(const struct cli *c, void *opts)
 {
     const struct help_opts *o = opts;
-    const struct cli_verb *v = c->n_pos ? cli_verb_find(c->pos[0]) : NULL;
-    if (c->n_pos && !v)
-        return cli_usage(NULL, "unknown verb %.60s", c->pos[0]);
+    int n = 0;
+    const struct cli_verb *v =
+        c->n_pos ? cli_verb_of_words(c->n_pos, (char **)(uintptr_t)c->pos, &n) : NULL;
+    if (n < c->n_pos || (c->n_pos && !v))
+        return cli_usage(NULL, "unknown verb %.60s", c->pos[v ? n : 0]);
     struct buf b = BUF_INIT;
     if (o->markdown)
         cli_help_markdown(&b);
@@ -41,7 +43,7 @@ const struct cli_verb verb_help = {
     .examples = "quern help\nquern help version",
     .opts = help_opts,
     .opts_size = sizeof(struct help_opts),
-    .pos_max = 1,
+    .pos_max = 2,
     .pos_name = "VERB",
     .run = run_help,
 };

@@ -6,7 +6,7 @@
 
 #define COLUMNS  96
 #define HELP_COL 30 /* where the description of an option begins */
-#define VERB_COL 14
+#define VERB_COL 17
 
 /* Appends words of text, breaking lines before `width`; lines after the first begin with `indent`
  * blanks. `col` is where the first line stands already. */
@@ -176,6 +176,15 @@ static void markdown_verb(const struct cli_verb *v, struct buf *out)
         buf_addf(out, "\n```sh\n%s\n```\n", v->examples);
 }
 
+/* A heading's anchor has dashes for blanks. */
+static void anchor_row(const struct cli_verb *v, struct buf *out)
+{
+    buf_addf(out, "| [%s](#quern-", v->name);
+    for (const char *s = v->name; *s; s++)
+        buf_addc(out, *s == ' ' ? '-' : *s);
+    buf_addf(out, ") | %s |\n", v->summary);
+}
+
 void cli_help_markdown(struct buf *out)
 {
     buf_addz(
@@ -191,7 +200,7 @@ void cli_help_markdown(struct buf *out)
     const struct cli_verb *const *v = cli_verbs(&n);
     for (size_t i = 0; i < n; i++)
         if (!v[i]->hidden)
-            buf_addf(out, "| [%s](#quern-%s) | %s |\n", v[i]->name, v[i]->name, v[i]->summary);
+            anchor_row(v[i], out);
     for (size_t i = 0; i < n; i++)
         if (!v[i]->hidden)
             markdown_verb(v[i], out);

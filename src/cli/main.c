@@ -68,9 +68,11 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         return print_help(NULL, stdout);
-    const char *name = strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
-    const struct cli_verb *v = cli_verb_find(name);
+    int n = 1;
+    const struct cli_verb *v = strcmp(argv[1], "--version") == 0
+                                   ? cli_verb_find("version")
+                                   : cli_verb_of_words(argc - 1, argv + 1, &n);
     if (!v)
         return unknown_verb(argv[1]);
-    return run_verb(v, argc - 2, argv + 2);
+    return run_verb(v, argc - 1 - n, argv + 1 + n);
 }

@@ -8,6 +8,7 @@
 
 extern const struct cli_verb verb_convert;
 extern const struct cli_verb verb_bench;
+extern const struct cli_verb verb_bench_serve;
 extern const struct cli_verb verb_chat;
 extern const struct cli_verb verb_engine;
 extern const struct cli_verb verb_generate;

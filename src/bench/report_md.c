@@ -1,0 +1,348 @@
+/* report_md.c - a record as Markdown; see report.h. Text from outside is kept out of the markup. */
+#include <math.h>
+#include <stdio.h>
+
+#include "bench/report.h"
+#include "bench/view.h"
+
+enum { NAMES_MAX = 128 };
+
+/* One line of plain text: what could be markup is escaped. */
+static void plain(struct buf *out, struct str s, size_t most)
+{
+    for (size_t i = 0; i < s.n && i < most; i++) {
+        char c = s.p[i];
+        if (c == '\n' || c == '\r' || c == '\t')
+            c = ' ';
+        if (strchr("|*_`<>[]#\\", c))
+            buf_addc(out, '\\');
+        buf_addc(out, c);
+    }
+    if (s.n > most)
+        buf_addz(out, "...");
+}
+
+static struct str get_str(const struct json *o, const char *key)
+{
+    return json_str(json_get(o, key));
+}
+
+/* ---- head ----------------------------------------------------------------------------------- */
+
+static void head(const struct json *doc, struct buf *out)
+{
+    const struct json *m = json_get(doc, "machine"), *w = json_get(doc, "workload");
+    const struct json *model = json_get(json_get(doc, "manifest"), "model");
+    struct str label = get_str(doc, "label"), status = get_str(doc, "status");
+    buf_addz(out, "# Measurement");
+    if (label.n)
+        buf_addz(out, ": ");
+    plain(out, label, 200);
+    buf_addz(out, "\n\n");
+    if (get_str(model, "name").n) {
+        buf_addz(out, "Model ");
+        plain(out, get_str(model, "name"), 100);
+        buf_addz(out, "; ");
+    }
+    plain(out, get_str(m, "processor"), 100);
+    buf_addf(out, ", %.0f processors, %.0f threads a server; %.0f round(s); quern ",
+             json_real(json_get(m, "processors")), json_real(json_get(w, "threads")),
+             json_real(json_get(w, "rounds")));
+    plain(out, get_str(doc, "version"), 20);
+    buf_addf(out, "; %.0f s in all", json_real(json_get(doc, "seconds")));
+    if (!str_eqz(status, "complete")) {
+        buf_addz(out, "; **");
+        plain(out, status, 20);
+        buf_addz(out, "**");
+    }
+    buf_addz(out, ".\n\nCommand: `");
+    buf_add_str(out, get_str(doc, "command"));
+    buf_addz(out, "`\n");
+    if (json_bool(json_get(doc, "diagnostic")))
+        buf_addz(out, "\n**Diagnostic run: not for comparisons.**\n");
+}
+
+static void marks(const struct json *doc, struct buf *out)
+{
+    const struct json *list = json_get(doc, "marks");
+    if (!json_len(list))
+        return;
+    buf_addz(out, "\nWhat speaks against these figures:\n\n");
+    for (size_t i = 0; i < json_len(list); i++) {
+        buf_addz(out, "- ");
+        plain(out, json_str(json_at(list, i)), 300);
+        buf_addc(out, '\n');
+    }
+}
+
+/* ---- tables --------------------------------------------------------------------------------- */
+
+static void cell_text(struct buf *out, const struct view_row *r, bool best)
+{
+    if (!r) {
+        buf_addz(out, " - |");
+        return;
+    }
+    buf_addz(out, best ? " **" : " ");
+    view_number(out, r->median);
+    buf_addz(out, best ? "**" : "");
+    if (r->n > 1) {
+        buf_addz(out, " (");
+        view_number(out, r->min);
+        buf_addz(out, "–");
+        view_number(out, r->max);
+        buf_addc(out, ')');
+    }
+    buf_addz(out, r->stable ? " |" : " † |");
+}
+
+static const struct view_row *best_of(const struct view *v, struct str wl, struct str pt,
+                                      struct str metric)
+{
+    const struct view_row *best = NULL;
+    for (size_t i = 0; i < v->n_arm; i++) {
+        const struct view_row *r = view_find(v, v->arms[i], wl, pt, metric);
+        if (r && r->better != BETTER_NEITHER && r->median > 0 && (!best || view_gain(r, best) > 1))
+            best = r;
+    }
+    return v->n_arm > 1 ? best : NULL;
+}
+
+static void table_head(const struct view *v, const char *first, struct buf *out)
+{
+    buf_addf(out, "\n| %s | unit |", first);
+    for (size_t i = 0; i < v->n_arm; i++) {
+        buf_addc(out, ' ');
+        plain(out, v->arms[i], 60);
+        buf_addz(out, " |");
+    }
+    buf_addz(out, "\n|---|---|");
+    for (size_t i = 0; i < v->n_arm; i++)
+        buf_addz(out, "---|");
+    buf_addc(out, '\n');
+}
+
+static void metric_row(const struct view *v, struct str wl, struct str pt, struct str metric,
+                       struct buf *out)
+{
+    const struct view_row *best = best_of(v, wl, pt, metric);
+    const struct view_row *any = NULL;
+    for (size_t i = 0; i < v->n_arm && !any; i++)
+        any = view_find(v, v->arms[i], wl, pt, metric);
+    buf_addz(out, "| ");
+    plain(out, any->title, 80);
+    buf_addz(out, " | ");
+    plain(out, any->unit, 20);
+    buf_addz(out, " |");
+    for (size_t i = 0; i < v->n_arm; i++) {
+        const struct view_row *r = view_find(v, v->arms[i], wl, pt, metric);
+        cell_text(out, r, r && r == best);
+    }
+    buf_addc(out, '\n');
+}
+
+static void table(const struct view *v, struct str wl, struct str pt, struct buf *out)
+{
+    struct str metrics[NAMES_MAX];
+    size_t n = view_metrics(v, wl, pt, metrics, NAMES_MAX);
+    table_head(v, "", out);
+    for (size_t i = 0; i < n; i++)
+        metric_row(v, wl, pt, metrics[i], out);
+}
+
+/* Turns of a replay: one metric a table would be 20 tables; one row a turn reads better. */
+static void turn_table(const struct view *v, struct str wl, const char *metric, const char *title,
+                       struct buf *out)
+{
+    struct str points[NAMES_MAX];
+    size_t n = view_points(v, wl, points, NAMES_MAX);
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        bool there = false;
+        for (size_t k = 0; k < v->n_arm; k++)
+            there |= view_find(v, v->arms[k], wl, points[i], str_of(metric)) != NULL;
+        if (!there)
+            continue;
+        if (!any) {
+            buf_addf(out, "\n%s\n", title);
+            table_head(v, "turn", out);
+        }
+        any = true;
+        buf_addz(out, "| ");
+        plain(out, points[i], 48);
+        buf_addz(out, strstr(metric, "_ms") ? " | ms |" : " | tokens |");
+        for (size_t k = 0; k < v->n_arm; k++) {
+            const struct view_row *r = view_find(v, v->arms[k], wl, points[i], str_of(metric));
+            cell_text(out, r, r && r == best_of(v, wl, points[i], str_of(metric)));
+        }
+        buf_addc(out, '\n');
+    }
+}
+
+static bool is_turn(struct str point)
+{
+    return str_find(point, STR_LIT(" #"), 0) != (size_t)-1;
+}
+
+static void workload(const struct view *v, struct str wl, struct buf *out)
+{
+    struct str points[NAMES_MAX];
+    size_t n = view_points(v, wl, points, NAMES_MAX);
+    buf_addz(out, "\n## ");
+    plain(out, wl, 40);
+    buf_addc(out, '\n');
+    for (size_t i = 0; i < n; i++) {
+        if (is_turn(points[i]))
+            continue;
+        if (points[i].n) {
+            buf_addz(out, "\n### ");
+            plain(out, points[i], 60);
+            buf_addc(out, '\n');
+        }
+        table(v, wl, points[i], out);
+    }
+    turn_table(v, wl, "turn_ttft_ms", "### First token of each turn", out);
+    turn_table(v, wl, "turn_recomputed_tokens", "### Prompt tokens recomputed in each turn", out);
+}
+
+/* ---- what is said in words ------------------------------------------------------------------ */
+
+struct loss_list {
+    struct buf *out;
+    int n;
+};
+
+static void add_loss(void *arg, const struct view_row *ours, const struct view_row *theirs)
+{
+    struct loss_list *l = arg;
+    buf_addz(l->out, "- ");
+    plain(l->out, theirs->title, 60);
+    if (theirs->point.n) {
+        buf_addz(l->out, ", ");
+        plain(l->out, theirs->point, 48);
+    }
+    buf_addz(l->out, ": ");
+    plain(l->out, theirs->arm, 60);
+    buf_addc(l->out, ' ');
+    view_number(l->out, theirs->median);
+    buf_addz(l->out, " against ");
+    view_number(l->out, ours->median);
+    buf_addc(l->out, ' ');
+    plain(l->out, ours->unit, 20);
+    buf_addf(l->out, " (%.2f times as good%s)\n", view_gain(theirs, ours),
+             view_apart(theirs, ours) ? "" : "; within the noise");
+    l->n++;
+}
+
+static void losses(const struct view *v, struct buf *out)
+{
+    struct buf list = BUF_INIT;
+    struct loss_list l = {.out = &list};
+    struct str own = view_own_arm(v);
+    bool peers = false;
+    for (size_t i = 0; i < v->n_arm; i++)
+        peers |= !view_is_own(v->arms[i]);
+    if (!peers || !view_is_own(own))
+        return;
+    view_losses(v, own, add_loss, &l);
+    buf_addz(out, "\n## Where a peer wins\n\n");
+    if (l.n)
+        buf_add_str(out, buf_str(&list));
+    else
+        buf_addz(out, "Nowhere in this run.\n");
+    buf_free(&list);
+}
+
+static void parity(const struct json *doc, struct buf *out)
+{
+    static const char *const probes[] = {"completion", "chat"};
+    const struct json *list = json_get(doc, "parity");
+    if (!json_len(list))
+        return;
+    buf_addz(out,
+             "\n## Do they say the same?\n\nGreedy answers to two fixed prompts, side by side. "
+             "float32 is this model computed in plain float32, where that was asked for.\n\n"
+             "| probe | arm | same as the first | text |\n|---|---|---|---|\n");
+    for (int k = 0; k < 2; k++) {
+        struct str first = {0};
+        bool have = false;
+        for (size_t i = 0; i < json_len(list); i++) {
+            const struct json *p = json_at(list, i);
+            struct str text = get_str(p, "text");
+            if (!str_eqz(get_str(p, "probe"), probes[k]) || json_real(json_get(p, "round")) > 0)
+                continue;
+            buf_addf(out, "| %s | ", probes[k]);
+            plain(out, get_str(p, "arm"), 60);
+            if (!have) {
+                buf_addz(out, " | | ");
+            } else {
+                size_t same = 0;
+                while (same < text.n && same < first.n && text.p[same] == first.p[same])
+                    same++;
+                if (str_eq(text, first))
+                    buf_addz(out, " | yes | ");
+                else
+                    buf_addf(out, " | for %zu bytes | ", same);
+            }
+            plain(out, text, 160);
+            buf_addz(out, " |\n");
+            first = have ? first : text;
+            have = true;
+        }
+    }
+}
+
+static void failures(const struct json *doc, struct buf *out)
+{
+    const struct json *list = json_get(doc, "failures"), *arms = json_get(doc, "arms");
+    bool any = false;
+    for (size_t i = 0; i < json_len(arms); i++) {
+        const struct json *a = json_at(arms, i);
+        if (json_bool(json_get(a, "ran")))
+            continue;
+        buf_addz(out, any ? "- " : "\n## What did not run\n\n- ");
+        plain(out, get_str(a, "name"), 60);
+        buf_addz(out, ": ");
+        plain(out, get_str(a, "why_not"), 300);
+        buf_addc(out, '\n');
+        any = true;
+    }
+    if (!json_len(list))
+        return;
+    buf_addz(
+        out,
+        "\n## Failures\n\n| arm | workload | phase | attempt | what |\n|---|---|---|---|---|\n");
+    for (size_t i = 0; i < json_len(list); i++) {
+        const struct json *f = json_at(list, i);
+        const char *const keys[] = {"arm", "workload", "phase"};
+        for (int k = 0; k < 3; k++) {
+            buf_addz(out, "| ");
+            plain(out, get_str(f, keys[k]), 60);
+            buf_addc(out, ' ');
+        }
+        buf_addf(out, "| %.0f | ", json_real(json_get(f, "attempt")) + 1);
+        plain(out, get_str(f, "message"), 300);
+        buf_addz(out, " |\n");
+    }
+}
+
+void report_markdown(const struct json *doc, struct buf *out)
+{
+    struct view v;
+    if (!view_open(doc, &v)) {
+        out->failed = true;
+        return;
+    }
+    head(doc, out);
+    marks(doc, out);
+    buf_addz(out,
+             "\nMedians, with the smallest and largest value behind them; bold: the best of a row; "
+             "†: largest ÷ smallest is above 1.15, so the median alone says little. What each "
+             "figure means: `docs/bench-serve.md`.\n");
+    for (size_t i = 0; i < v.n_workload; i++)
+        workload(&v, v.workloads[i], out);
+    losses(&v, out);
+    parity(doc, out);
+    failures(doc, out);
+    view_close(&v);
+}

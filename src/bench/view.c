@@ -1,0 +1,154 @@
+/* view.c - see view.h. */
+#include "bench/view.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void add_name(struct str *list, size_t *n, struct str s)
+{
+    for (size_t i = 0; i < *n; i++)
+        if (str_eq(list[i], s))
+            return;
+    if (*n < VIEW_NAMES_MAX)
+        list[(*n)++] = s;
+}
+
+static struct view_row read_row(const struct json *o)
+{
+    struct str better = json_str(json_get(o, "better"));
+    return (struct view_row){
+        .arm = json_str(json_get(o, "arm")),
+        .workload = json_str(json_get(o, "workload")),
+        .point = json_str(json_get(o, "point")),
+        .metric = json_str(json_get(o, "metric")),
+        .title = json_str(json_get(o, "title")),
+        .unit = json_str(json_get(o, "unit")),
+        .better = str_eqz(better, "higher")  ? BETTER_HIGHER
+                  : str_eqz(better, "lower") ? BETTER_LOWER
+                                             : BETTER_NEITHER,
+        .headline = json_bool(json_get(o, "headline")),
+        .stable = json_bool(json_get(o, "stable")),
+        .median = json_real(json_get(o, "median")),
+        .min = json_real(json_get(o, "min")),
+        .max = json_real(json_get(o, "max")),
+        .mad = json_real(json_get(o, "mad")),
+        .n = (size_t)json_real(json_get(o, "n")),
+        .samples = json_get(o, "samples"),
+    };
+}
+
+bool view_open(const struct json *doc, struct view *v)
+{
+    const struct json *list = json_get(doc, "summary");
+    size_t n = json_len(list);
+    *v = (struct view){.doc = doc};
+    v->rows = calloc(n + 1, sizeof *v->rows);
+    if (!v->rows)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        v->rows[v->n_row++] = read_row(json_at(list, i));
+        add_name(v->arms, &v->n_arm, v->rows[i].arm);
+        add_name(v->workloads, &v->n_workload, v->rows[i].workload);
+    }
+    return true;
+}
+
+void view_close(struct view *v)
+{
+    free(v->rows);
+    v->rows = NULL;
+}
+
+static size_t add_unique(struct str *out, size_t n, size_t max, struct str s)
+{
+    for (size_t i = 0; i < n; i++)
+        if (str_eq(out[i], s))
+            return n;
+    if (n < max)
+        out[n++] = s;
+    return n;
+}
+
+size_t view_points(const struct view *v, struct str workload, struct str *out, size_t max)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < v->n_row; i++)
+        if (str_eq(v->rows[i].workload, workload))
+            n = add_unique(out, n, max, v->rows[i].point);
+    return n;
+}
+
+/* In the order of metric.h's table, whichever arm had them first. */
+size_t view_metrics(const struct view *v, struct str workload, struct str point, struct str *out,
+                    size_t max)
+{
+    size_t n = 0, n_metric;
+    const struct metric *m = metric_list(&n_metric);
+    for (size_t k = 0; k < n_metric; k++)
+        for (size_t i = 0; i < v->n_row; i++)
+            if (str_eq(v->rows[i].workload, workload) && str_eq(v->rows[i].point, point) &&
+                str_eqz(v->rows[i].metric, m[k].name))
+                n = add_unique(out, n, max, v->rows[i].metric);
+    return n;
+}
+
+const struct view_row *view_find(const struct view *v, struct str arm, struct str workload,
+                                 struct str point, struct str metric)
+{
+    for (size_t i = 0; i < v->n_row; i++) {
+        const struct view_row *r = &v->rows[i];
+        if (str_eq(r->metric, metric) && str_eq(r->arm, arm) && str_eq(r->point, point) &&
+            str_eq(r->workload, workload))
+            return r;
+    }
+    return NULL;
+}
+
+double view_gain(const struct view_row *a, const struct view_row *b)
+{
+    if (a->better == BETTER_NEITHER || !(a->median > 0) || !(b->median > 0))
+        return (double)NAN;
+    return a->better == BETTER_HIGHER ? a->median / b->median : b->median / a->median;
+}
+
+bool view_apart(const struct view_row *a, const struct view_row *b)
+{
+    return a->min > b->max || b->min > a->max;
+}
+
+void view_losses(const struct view *v, struct str arm,
+                 void (*fn)(void *arg, const struct view_row *ours, const struct view_row *theirs),
+                 void *arg)
+{
+    for (size_t i = 0; i < v->n_row; i++) {
+        const struct view_row *ours = &v->rows[i];
+        if (!str_eq(ours->arm, arm))
+            continue;
+        for (size_t j = 0; j < v->n_arm; j++) {
+            const struct view_row *t =
+                view_find(v, v->arms[j], ours->workload, ours->point, ours->metric);
+            if (t && !view_is_own(v->arms[j]) && view_gain(t, ours) > 1)
+                fn(arg, ours, t);
+        }
+    }
+}
+
+bool view_is_own(struct str arm)
+{
+    return str_eqz(arm, "quern") || str_starts(arm, STR_LIT("quern-"));
+}
+
+struct str view_own_arm(const struct view *v)
+{
+    for (size_t i = 0; i < v->n_arm; i++)
+        if (str_eqz(v->arms[i], "quern"))
+            return v->arms[i];
+    return v->n_arm ? v->arms[0] : STR_LIT("");
+}
+
+void view_number(struct buf *out, double x)
+{
+    double a = fabs(x);
+    buf_addf(out, a >= 100 ? "%.0f" : a >= 10 ? "%.1f" : a >= 1 || a == 0 ? "%.2f" : "%.3f", x);
+}

@@ -1,0 +1,58 @@
+/*
+ * view.h - a record's document as rows to report: which arms, workloads, points and metrics there
+ * are, in the order in which they were measured, and who is better. Borrowed from the document.
+ */
+#ifndef BENCH_VIEW_H
+#define BENCH_VIEW_H
+
+#include "base/json.h"
+#include "bench/metric.h"
+
+struct view_row {
+    struct str arm, workload, point, metric, title, unit;
+    enum better better;
+    bool headline, stable;
+    double median, min, max, mad;
+    size_t n;
+    const struct json *samples;
+};
+
+enum { VIEW_NAMES_MAX = 128 };
+struct view {
+    const struct json *doc;
+    struct view_row *rows;
+    size_t n_row;
+    struct str arms[VIEW_NAMES_MAX], workloads[VIEW_NAMES_MAX];
+    size_t n_arm, n_workload;
+};
+
+/* False when out of memory. A document without a summary has no rows. */
+bool view_open(const struct json *doc, struct view *v);
+void view_close(struct view *v);
+
+/* The points of a workload, and the metrics of a point, in order, each once; at most max. */
+size_t view_points(const struct view *v, struct str workload, struct str *out, size_t max);
+size_t view_metrics(const struct view *v, struct str workload, struct str point, struct str *out,
+                    size_t max);
+const struct view_row *view_find(const struct view *v, struct str arm, struct str workload,
+                                 struct str point, struct str metric);
+
+/* How much better row a is than b: above 1 = better, whatever way the metric goes. NAN if it cannot
+ * be said. */
+double view_gain(const struct view_row *a, const struct view_row *b);
+/* The intervals from min to max do not touch: the difference is larger than the noise seen. */
+bool view_apart(const struct view_row *a, const struct view_row *b);
+
+/* Where another arm is better than the first one: calls fn for each such pair. */
+void view_losses(const struct view *v, struct str arm,
+                 void (*fn)(void *arg, const struct view_row *ours, const struct view_row *theirs),
+                 void *arg);
+/* The arm that the report is about: "quern" if it is there, else the first. */
+struct str view_own_arm(const struct view *v);
+/* True for arms of this program (quern, quern-serial, ...). */
+bool view_is_own(struct str arm);
+
+/* "12.3", "1234", "0.987": at least three digits that count. */
+void view_number(struct buf *out, double x);
+
+#endif
