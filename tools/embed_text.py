@@ -24,7 +24,7 @@ def main():
         bodies.append(f"static const char text_{i}[] =\n{literal(text)};\n")
         rows.append(f'    {{"{pathlib.Path(name).stem}", text_{i}, sizeof text_{i} - 1}},')
     pathlib.Path(sys.argv[1]).write_text(
-        "/* made by tools/embed_text.py */\n#include \"bench/replay.h\"\n\n" + "\n".join(bodies) +
+        "/* made by tools/embed_text.py */\n#include \"bench/agent_replay.h\"\n\n" + "\n".join(bodies) +
         "\nstatic const struct builtin_recording all[] = {\n" + "\n".join(rows) + "\n};\n\n"
         "const struct builtin_recording *builtin_recordings(size_t *n)\n{\n"
         "    *n = sizeof all / sizeof all[0];\n    return all;\n}\n")

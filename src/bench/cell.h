@@ -12,7 +12,7 @@
 #include "bench/child.h"
 #include "bench/client.h"
 #include "bench/prompt.h"
-#include "bench/record.h"
+#include "bench/results.h"
 
 /* The figures of a run that the phases need. */
 struct workload_params {

@@ -11,7 +11,7 @@
 
 #include <stdatomic.h>
 
-#include "bench/reply.h"
+#include "bench/streamed.h"
 #include "bench/timers.h"
 
 struct client;

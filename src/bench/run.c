@@ -15,7 +15,7 @@
 #include "bench/machine.h"
 #include "bench/manifest.h"
 #include "bench/matrix.h"
-#include "bench/replay.h"
+#include "bench/agent_replay.h"
 #include "bench/report.h"
 
 enum workload { MATRIX, LOAD, REPLAY, N_WORKLOAD };

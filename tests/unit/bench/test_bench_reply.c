@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "../check.h"
-#include "bench/reply.h"
+#include "bench/streamed.h"
 
 #define MS 1000000LL
 #define DELTA                                                                                      \

@@ -1,13 +1,13 @@
 /*
- * reply.h - one streamed answer as it is received: the moment of every event, the text, the counts
+ * streamed.h - one streamed answer as it is received: the moment of every event, the text, the counts
  * the server states, and the first thing that breaks the protocol.
  *
  * No sockets and no clock: bytes come with the moment they were received, so that tests can say
  * when. Token counts come from the server's usage only; nothing is counted from text. Both chat and
  * completion streams of the OpenAI API are read.
  */
-#ifndef BENCH_REPLY_H
-#define BENCH_REPLY_H
+#ifndef BENCH_STREAMED_H
+#define BENCH_STREAMED_H
 
 #include "bench/sse_read.h"
 

@@ -1,5 +1,5 @@
-/* replay.c - see replay.h. A recording in one form is a phase; its turns are its requests. */
-#include "bench/replay.h"
+/* agent_replay.c - see agent_replay.h. A recording in one form is a phase; its turns are its requests. */
+#include "bench/agent_replay.h"
 
 #include <math.h>
 #include <stdio.h>

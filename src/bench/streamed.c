@@ -1,8 +1,8 @@
 /*
- * reply.c - see reply.h. Every event is parsed when it is received; one answer holds at most
+ * streamed.c - see streamed.h. Every event is parsed when it is received; one answer holds at most
  * OUTPUT_MAX output events and TEXT_MAX bytes of text.
  */
-#include "bench/reply.h"
+#include "bench/streamed.h"
 
 #include <math.h>
 #include <stdarg.h>

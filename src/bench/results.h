@@ -1,15 +1,15 @@
 /*
- * record.h - everything a run has measured, as one JSON document of a versioned schema
+ * results.h - everything a run has measured, as one JSON document of a versioned schema
  * (docs/bench-serve.md). It only grows, and is written whole after every cell, so that what was
  * measured survives whatever comes after. Reports, history and comparisons read the document, never
  * this struct.
  */
-#ifndef BENCH_RECORD_H
-#define BENCH_RECORD_H
+#ifndef BENCH_RESULTS_H
+#define BENCH_RESULTS_H
 
 #include "base/buf.h"
 #include "base/json.h"
-#include "bench/reply.h"
+#include "bench/streamed.h"
 
 #define RECORD_SCHEMA 1
 

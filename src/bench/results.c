@@ -1,8 +1,8 @@
 /*
- * record.c - see record.h. Lists are kept as JSON text; samples as series, from which the summary
+ * results.c - see results.h. Lists are kept as JSON text; samples as series, from which the summary
  * is made when the document is written. Running out of memory shows in record_json.
  */
-#include "bench/record.h"
+#include "bench/results.h"
 
 #include <math.h>
 #include <stdarg.h>
