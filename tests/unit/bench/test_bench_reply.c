@@ -1,5 +1,5 @@
 /*
- * test_bench_reply.c - streamed answers read byte by byte with made-up clocks: figures to the digit,
+ * test_bench_reply.c - streamed answers read byte by byte with made-up clocks: exact figures,
  * and every way of breaking the protocol by its name.
  */
 #include <math.h>
