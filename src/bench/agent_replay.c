@@ -1,4 +1,5 @@
-/* agent_replay.c - see agent_replay.h. A recording in one form is a phase; its turns are its requests. */
+/* agent_replay.c - see agent_replay.h.
+ * A recording in one form is a phase; its turns are its requests. */
 #include "bench/agent_replay.h"
 
 #include <math.h>

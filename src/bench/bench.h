@@ -1,6 +1,6 @@
 /*
- * bench.h - the harness as a whole: plan a run, run it, report it. The one header of this layer that
- * the command line needs besides history.h and report.h.
+ * bench.h - the harness as a whole: plan a run, run it, report it. The one header of this layer
+ * that the command line needs besides history.h and report.h.
  *
  * A run is a list of cells. Rounds go round all arms (A B A B), so that slow changes of the machine
  * meet all alike. One thread; everything is written to files with the prefix `out`: OUT.json after
@@ -51,8 +51,8 @@ struct bench_outcome {
 
 /* What would be run, with an estimate of the time; appended as text. */
 enum qn_status bench_plan(const struct bench_params *p, struct buf *out, struct qn_err *err);
-/* Runs it. QN_CANCELLED does not come out: outcome->interrupted says so, and what was measured is in
- * the files. */
+/* Runs it. QN_CANCELLED does not come out: outcome->interrupted says so, and what was measured
+ * is in the files. */
 enum qn_status bench_run(const struct bench_params *p, struct bench_outcome *outcome,
                          struct qn_err *err);
 

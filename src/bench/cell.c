@@ -61,7 +61,7 @@ int64_t cell_rss(struct cell *c)
     return child_tree(c->child.pid).rss_bytes;
 }
 
-/* Ticks of all processors that were busy or stolen, and our own: what is left of them is foreign. */
+/* Ticks of all processors that were busy or stolen, and our own: the rest is foreign. */
 static int64_t busy_ticks(void)
 {
     long long v[8] = {0};

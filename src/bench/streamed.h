@@ -1,6 +1,6 @@
 /*
- * streamed.h - one streamed answer as it is received: the moment of every event, the text, the counts
- * the server states, and the first thing that breaks the protocol.
+ * streamed.h - one streamed answer as it is received: the moment of every event, the text, the
+ * counts the server states, and the first thing that breaks the protocol.
  *
  * No sockets and no clock: bytes come with the moment they were received, so that tests can say
  * when. Token counts come from the server's usage only; nothing is counted from text. Both chat and

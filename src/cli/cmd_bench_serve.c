@@ -1,5 +1,5 @@
 /*
- * cmd_bench_serve.c - `quern bench serve`: servers measured over HTTP, ours and others, side by side.
+ * cmd_bench_serve.c - `quern bench serve`: servers measured over HTTP, side by side.
  * Options become a bench_params; src/bench does the rest.
  */
 #include <stdlib.h>
