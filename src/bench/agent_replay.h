@@ -1,7 +1,8 @@
 /*
  * agent_replay.h - recorded conversations of an agent, sent again turn by turn. Each turn sends
- * the whole history so far, as agents do; what a server recomputes of it is the figure. The recorded answers
- * become the history, not the server's own, so that every server is asked the same bytes.
+ * the whole history so far, as agents do; what a server recomputes of it is the figure. The
+ * recorded answers become the history, not the server's own, so that every server is asked the
+ * same bytes.
  *
  * Three forms of each recording: as it is; with the history compacted in the middle; with the
  * server restarted in the middle. The format is described in docs/bench-serve.md.
