@@ -57,12 +57,12 @@ struct gen {
     int32_t n_ids, cap_ids;
     int32_t n_fed; /* of ids: what the sequence holds */
     int32_t n_made;
-    int32_t n_read, n_echoed;   /* prompt tokens told about, also while they are read again */
-    int32_t plan_tokens;        /* length its memory is planned for */
-    int64_t plan_bytes;         /* its part of sched.kv_planned */
-    int32_t n_began;            /* tokens its sequence held at first */
-    int32_t n_kept;             /* of these, tokens that the prompt cache has */
-    int32_t n_match, last_turn; /* places to keep on the way; see reuse.c */
+    int32_t n_read, n_echoed; /* prompt tokens told about, also while they are read again */
+    int32_t plan_tokens;      /* length its memory is planned for */
+    int64_t plan_bytes;       /* its part of sched.kv_planned */
+    int32_t n_began;          /* tokens its sequence held at first */
+    int32_t n_kept;           /* of these, tokens that the prompt cache has */
+    int32_t n_match, first_turn, last_turn; /* places to keep on the way; see reuse.c */
     int64_t wait_order; /* PHASE_WAITS for this one to read its first wait_at tokens; 0 = a share */
     int32_t wait_at;
     bool forked;                /* its sequence shares the prompt's memory with its share's */

@@ -4,14 +4,14 @@
  *
  * Models that forget nothing can go on anywhere, and are kept after every chunk. Others only where
  * they were kept, so their chunks end there: at the ends of turns (behind a token that ends
- * answers) that lie TURN_GAP tokens apart, at the last one, at multiples of the cache's interval,
- * where the cache knows more of the line than it can go on from, and, when nothing can be taken
- * back, before the prompt's last token, which has to be read for its logits. Where chunks end
- * changes no bit.
+ * answers) that lie TURN_GAP tokens apart, at the first and the last one, at multiples of the
+ * cache's interval, where the cache knows more of the line than it can go on from, and, when
+ * nothing can be taken back, before the prompt's last token, which has to be read for its logits.
+ * Where chunks end changes no bit.
  */
 #include "sched/sched_int.h"
 
-enum { TURN_GAP = 128, WORTH_WAITING = 64 };
+enum { TURN_GAP = 128, TURN_LEAST = 32, WORTH_WAITING = 64 };
 
 static bool caches(const struct sched *s, const struct gen *g)
 {
@@ -34,6 +34,15 @@ static bool ends_turn(const struct sched *s, int32_t id)
     return false;
 }
 
+/* The end of the first turn, which is what templates begin all conversations with; 0 = none. */
+static int32_t first_turn(const struct sched *s, const struct gen *g)
+{
+    int32_t n = 1;
+    while (n < g->n_ids && !ends_turn(s, g->ids[n - 1]))
+        n++;
+    return n < g->n_ids && n >= TURN_LEAST ? n : 0;
+}
+
 /* The end of the last turn in front of the prompt's last token; 0 = none. */
 static int32_t last_turn(const struct sched *s, const struct gen *g)
 {
@@ -54,6 +63,7 @@ enum qn_status sched_reuse(struct sched *s, struct gen *g, void **seq, int32_t *
         QN_TRY(s->lm.ops->cache_seq(s->lm.self, &line, seq, &r, err));
     *n_have = g->n_began = g->n_kept = r.n_have;
     g->n_match = r.n_match;
+    g->first_turn = first_turn(s, g);
     g->last_turn = last_turn(s, g);
     return QN_OK;
 }
@@ -94,7 +104,7 @@ bool sched_reuse_later(const struct sched *s, struct gen *g)
 /* Whether to stop at token n, with the one before kept at g->n_kept. */
 static bool is_place(const struct sched *s, const struct gen *g, int32_t n)
 {
-    if (n % s->lm.cache_interval == 0 || n == g->n_match)
+    if (n % s->lm.cache_interval == 0 || n == g->n_match || n == g->first_turn)
         return true;
     if (n == g->last_turn)
         return g->n_ids - n > s->lm.cache_reach;
