@@ -78,6 +78,10 @@ struct qn_engine_params {
     /* Most bytes that sequences and checkpoints of this engine may hold together; a step that
      * would need more fails and changes nothing. 0 = no limit. */
     int64_t kv_budget_bytes;
+    /* How keys and values are kept: "off" (bf16; NULL is the same), "8" or "4" (bits, with a step
+     * and a mid for 64 values), "config" (layer by layer as kv_config.json says), "turbo" or
+     * "turbo:kKvV" (rotated values; docs/kv-quant.md). */
+    const char *kv_quant;
     enum qn_mtp_mode mtp;
     void (*progress)(void *arg, const char *what, double done); /* done in [0,1]; may be NULL */
     void *progress_arg;
@@ -89,7 +93,11 @@ struct qn_model_info {
     const char *name;   /* last component of the folder's path */
     const char *isa;    /* kernel set in use, e.g. "avx2" */
     const char *arith;  /* "canonical" or "reference" */
-    int32_t n_vocab;    /* rows of the logits */
+    /* The form of KV memory: "bf16", "f32" (reference arithmetic), "kv8", "kv4", "turbo-k8v4",
+     * "config-1a2b3c4d". Memory of two engines of a model is interchangeable when these are equal
+     * (and the arithmetic is). */
+    const char *kv_format;
+    int32_t n_vocab; /* rows of the logits */
     int32_t n_layer, n_embd;
     int32_t n_ctx; /* tokens one sequence can hold */
     int32_t n_thread;

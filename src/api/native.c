@@ -213,6 +213,7 @@ static void stats_memory(struct jw *w, const struct api_model *m, const struct s
     jw_ki64(w, "resident_bytes", srv->resident_bytes);
     if (m->info) {
         jw_ki64(w, "weights_bytes", m->info->weight_bytes);
+        jw_kstrz(w, "kv_format", m->info->kv_format);
         jw_ki64(w, "kv_token_bytes", m->info->kv_token_bytes);
         jw_ki64(w, "sequence_state_bytes", m->info->seq_state_bytes);
     }

@@ -83,8 +83,8 @@ static void facts(const struct bench_report *r, struct buf *out, const char *bul
     cli_size_text(out, r->info->weight_bytes);
     buf_addz(out, " of weights, ");
     cli_size_text(out, r->info->step_bytes);
-    buf_addf(out, " read per token\n%scpu %s, %d CPUs usable, kernels %s, arithmetic %s\n", bullet,
-             r->cpu, r->n_cpu, r->info->isa, r->info->arith);
+    buf_addf(out, " read per token\n%scpu %s, %d CPUs usable, kernels %s, arithmetic %s, KV %s\n",
+             bullet, r->cpu, r->n_cpu, r->info->isa, r->info->arith, r->info->kv_format);
     buf_addf(out, "%sload average %.2f before, %.2f after; %d rounds, configurations interleaved\n",
              bullet, r->load_before[0], r->load_after[0], r->repeat);
     for (int i = 0; i < r->n_roof; i++) {
@@ -193,6 +193,7 @@ static void model_json(struct jw *w, const struct qn_model_info *m)
     jw_kstrz(w, "name", m->name);
     jw_kstrz(w, "family", m->family);
     jw_kstrz(w, "arith", m->arith);
+    jw_kstrz(w, "kv_format", m->kv_format);
     jw_ki64(w, "parameters", m->n_param);
     jw_ki64(w, "weight_bytes", m->weight_bytes);
     jw_ki64(w, "step_bytes", m->step_bytes);

@@ -84,6 +84,14 @@ struct cli_opt {
         .max = POOL_THREAD_MAX, .env = "QUERN_THREADS", .def_text = "one per available CPU",       \
         .help = "Worker threads. The answer does not depend on it.", .off = CLI_AT_INT(S, threads) \
     }
+#define CLI_OPT_KV_QUANT(S)                                                                        \
+    {                                                                                              \
+        .name = "kv-quant", .type = CLI_STR, .arg = "FORMAT", .def_text = "off",                   \
+        .help = "How keys and values are kept: off (16 bits), 8 or 4 (bits), config (as the "      \
+                "model's kv_config.json says, layer by layer), turbo or turbo:k8v4 (bits of keys " \
+                "and of rotated values).",                                                         \
+        .off = CLI_AT_STR(S, kv_quant)                                                             \
+    }
 #define CLI_OPT_CTX(S)                                                                             \
     {                                                                                              \
         .name = "ctx", .short_name = 'c', .type = CLI_INT, .arg = "N", .min = 1, .max = 16777216,  \

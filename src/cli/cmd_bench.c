@@ -27,6 +27,7 @@ struct bench_opts {
     const char *model, *out, *isa;
     struct cli_ints prefill, decode, depth, threads, batch;
     int64_t repeat;
+    const char *kv_quant;
     int format, arith;
 };
 
@@ -97,6 +98,7 @@ static const struct cli_opt bench_opts[] = {
      .def_text = "the best this machine has",
      .help = "Highest instruction set to use, e.g. avx2.",
      .off = CLI_AT_STR(struct bench_opts, isa)},
+    CLI_OPT_KV_QUANT(struct bench_opts),
     {.name = "arith",
      .type = CLI_ENUM,
      .arg = "NAME",
@@ -275,6 +277,7 @@ static enum qn_status open_rigs(struct bench *b, const char *dir, struct qn_err 
             .model_dir = dir,
             .n_thread = t->n ? (int32_t)t->v[i] : 0,
             .arith = (enum qn_arith)b->o->arith,
+            .kv_quant = b->o->kv_quant,
             .isa = b->o->isa,
             .weights_only = true,
             .progress = progress_report,

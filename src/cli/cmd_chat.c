@@ -19,6 +19,7 @@
 
 struct chat_opts {
     const char *model, *system, *kwargs;
+    const char *kv_quant;
     int64_t ctx, threads;
     bool no_history;
     struct sample_opts sample;
@@ -43,6 +44,7 @@ static const struct cli_opt chat_opts[] = {
      .help = "Neither read nor write the file that keeps typed lines between runs.",
      .off = CLI_AT_FLAG(struct chat_opts, no_history)},
     CLI_OPT_CTX(struct chat_opts),
+    CLI_OPT_KV_QUANT(struct chat_opts),
     CLI_OPT_THREADS(struct chat_opts),
     CLI_OPTS_SAMPLING(struct chat_opts),
     {.type = CLI_END},
@@ -399,7 +401,9 @@ static enum qn_status start(struct chat *ch, struct qn_err *err)
 {
     struct buf history = BUF_INIT;
     QN_TRY(check_kwargs(ch->o, err));
-    QN_TRY(session_open(ch->o->model, ch->o->threads, ch->o->ctx, &ch->s, err));
+    QN_TRY(session_open(ch->o->model,
+                        &(struct engine_args){ch->o->threads, ch->o->ctx, ch->o->kv_quant}, &ch->s,
+                        err));
     if (!ch->s.chat)
         QN_FAIL(err, QN_UNSUPPORTED, "chat",
                 "model %s has no chat template, so it cannot hold a conversation; use `quern "

@@ -13,7 +13,7 @@
 #include "sched/lm_serve.h"
 
 struct engine_opts {
-    const char *model;
+    const char *model, *kv_quant;
     int64_t ctx, threads, cache;
 };
 
@@ -28,6 +28,7 @@ static const struct cli_opt engine_opts[] = {
      .max = 1e15,
      .help = "Memory for the prompt cache.",
      .off = CLI_AT_SIZE(struct engine_opts, cache)},
+    CLI_OPT_KV_QUANT(struct engine_opts),
     {.type = CLI_END},
 };
 
@@ -48,7 +49,8 @@ static int run_engine(const struct cli *c, void *opts)
     const struct engine_opts *o = opts;
     enum qn_status st = model_arg_find(o->model, &dir, &err);
     if (st == QN_OK)
-        st = engine_open(buf_z(&dir), o->threads, o->ctx, &e, &err);
+        st = engine_open(buf_z(&dir), &(struct engine_args){o->threads, o->ctx, o->kv_quant}, &e,
+                         &err);
     const struct qn_cache_params cp = {.bytes = o->cache};
     if (st == QN_OK && o->cache)
         st = qn_cache_create(e, &cp, &cache, &err);

@@ -17,6 +17,7 @@
 
 struct generate_opts {
     const char *model, *prompt, *system, *kwargs;
+    const char *kv_quant;
     int64_t ctx, threads, logprobs;
     bool raw, json, stats;
     struct sample_opts sample;
@@ -48,6 +49,7 @@ static const struct cli_opt generate_opts[] = {
      .help = "Variables for the chat template, e.g. '{\"enable_thinking\": false}'.",
      .off = CLI_AT_STR(struct generate_opts, kwargs)},
     CLI_OPT_CTX(struct generate_opts),
+    CLI_OPT_KV_QUANT(struct generate_opts),
     CLI_OPT_THREADS(struct generate_opts),
     CLI_OPTS_SAMPLING(struct generate_opts),
     {.type = CLI_GROUP, .help = "Output"},
@@ -333,7 +335,8 @@ static int run_generate(const struct cli *c, void *opts)
     int rc;
     enum qn_status st = read_prompt(o, prompt, &text, &err);
     if (st == QN_OK)
-        st = session_open(o->model, o->threads, o->ctx, &s, &err);
+        st = session_open(o->model, &(struct engine_args){o->threads, o->ctx, o->kv_quant}, &s,
+                          &err);
     if (st == QN_OK && !term_interrupted())
         rc = answer_prompt(c, o, &s, buf_str(&text), &err);
     else

@@ -13,6 +13,7 @@
 enum arith_choice { BOTH, REFERENCE, CANONICAL };
 
 struct parity_opts {
+    const char *kv_quant;
     int arith;
     int64_t threads;
     double max_diff, kl, margin;
@@ -22,6 +23,7 @@ struct parity_opts {
 static const char *const arith_names[] = {"both", "reference", "canonical", NULL};
 
 static const struct cli_opt parity_opts[] = {
+    CLI_OPT_KV_QUANT(struct parity_opts),
     {.name = "arith",
      .type = CLI_ENUM,
      .arg = "KIND",
@@ -183,6 +185,7 @@ static enum qn_status compare(struct job *j, bool reference, struct qn_err *err)
         .model_dir = j->dir,
         .n_thread = (int32_t)j->o->threads,
         .arith = reference ? QN_ARITH_REFERENCE : QN_ARITH_CANONICAL,
+        .kv_quant = j->o->kv_quant,
         .weights_only = true,
     };
     QN_TRY(qn_engine_open(&p, &e, err));

@@ -33,6 +33,7 @@
 
 struct serve_opts {
     const char *model, *host, *api_key, *api_key_file, *config;
+    const char *kv_quant;
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
     int64_t memory_budget, kv_budget, prompt_cache;
     struct cli_strs aliases, cors;
@@ -65,6 +66,7 @@ static const struct cli_opt serve_opts[] = {
      .help = "Another name that requests may use for the model.",
      .off = CLI_AT_STRS(struct serve_opts, aliases)},
     CLI_OPT_CTX(struct serve_opts),
+    CLI_OPT_KV_QUANT(struct serve_opts),
     CLI_OPT_THREADS(struct serve_opts),
     {.name = "batch",
      .type = CLI_INT,
@@ -389,6 +391,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         .dir = dir,
         .threads = o->threads,
         .ctx = o->ctx,
+        .kv_quant = o->kv_quant,
         .isolate = o->isolate,
         .cache_bytes = cache_bytes(c, o),
     };

@@ -5,15 +5,16 @@
 
 #include "cli/progress.h"
 
-enum qn_status engine_open(const char *dir, int64_t threads, int64_t ctx, struct qn_engine **out,
+enum qn_status engine_open(const char *dir, const struct engine_args *a, struct qn_engine **out,
                            struct qn_err *err)
 {
     struct progress line;
     progress_start(&line, "Loading", NULL, 1);
     struct qn_engine_params p = {
         .model_dir = dir,
-        .n_thread = (int32_t)threads,
-        .n_ctx = (int32_t)ctx,
+        .n_thread = (int32_t)a->threads,
+        .n_ctx = (int32_t)a->ctx,
+        .kv_quant = a->kv_quant,
         .progress = progress_report,
         .progress_arg = &line,
     };

@@ -7,8 +7,13 @@
 
 #include "base/err.h"
 
-/* threads and ctx 0 = the engine's choice. Free *out with qn_engine_free. */
-enum qn_status engine_open(const char *dir, int64_t threads, int64_t ctx, struct qn_engine **out,
+/* What verbs let people choose. threads and ctx 0 = the engine's choice; kv_quant NULL = off. */
+struct engine_args {
+    int64_t threads, ctx;
+    const char *kv_quant;
+};
+/* Free *out with qn_engine_free. */
+enum qn_status engine_open(const char *dir, const struct engine_args *a, struct qn_engine **out,
                            struct qn_err *err);
 
 #endif

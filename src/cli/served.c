@@ -13,7 +13,8 @@
 static enum qn_status open_here(const struct served_params *p, struct served_engine *s,
                                 struct qn_err *err)
 {
-    QN_TRY(engine_open(p->dir, p->threads, p->ctx, &s->engine, err));
+    QN_TRY(engine_open(p->dir, &(struct engine_args){p->threads, p->ctx, p->kv_quant}, &s->engine,
+                       err));
     s->info = qn_engine_info(s->engine);
     s->tok = engine_tok(s->engine);
     s->chat = engine_chat(s->engine);
@@ -50,8 +51,9 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
 {
     char threads[24], ctx[24], cache[24], dir_flag[] = "--model", threads_flag[] = "--threads",
                                           ctx_flag[] = "--ctx", cache_flag[] = "--prompt-cache",
-                                          verb[] = "engine-process", self[] = "/proc/self/exe";
-    char *argv[11] = {self, verb, dir_flag, (char *)p->dir};
+                                          kv_flag[] = "--kv-quant", verb[] = "engine-process",
+                                          self[] = "/proc/self/exe";
+    char *argv[13] = {self, verb, dir_flag, (char *)p->dir};
     int n = 4;
     snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
     snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
@@ -66,6 +68,10 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
     snprintf(cache, sizeof cache, "%lld", (long long)p->cache_bytes);
     argv[n++] = cache_flag;
     argv[n++] = cache;
+    if (p->kv_quant) {
+        argv[n++] = kv_flag;
+        argv[n++] = (char *)p->kv_quant;
+    }
     QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
     QN_TRY(open_text(p->dir, s, err));
     s->info = lm_remote_info(s->remote);

@@ -30,6 +30,7 @@ struct served_params {
     const char *dir;
     int64_t threads, ctx; /* 0 = the engine's choice */
     int64_t cache_bytes;  /* of the prompt cache; 0 = none */
+    const char *kv_quant; /* NULL = off */
     bool isolate;
 };
 

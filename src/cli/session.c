@@ -17,7 +17,7 @@
 
 #define POLL_MS 100
 
-enum qn_status session_open(const char *model, int64_t threads, int64_t ctx, struct session *s,
+enum qn_status session_open(const char *model, const struct engine_args *a, struct session *s,
                             struct qn_err *err)
 {
     *s = (struct session){.defaults = sample_params_default()};
@@ -25,7 +25,7 @@ enum qn_status session_open(const char *model, int64_t threads, int64_t ctx, str
     struct buf dir = BUF_INIT;
     enum qn_status st = model_arg_find(model, &dir, err);
     if (st == QN_OK)
-        st = engine_open(buf_z(&dir), threads, ctx, &s->engine, err);
+        st = engine_open(buf_z(&dir), a, &s->engine, err);
     if (st == QN_OK)
         st = gen_defaults_load(buf_z(&dir), &s->defaults, err);
     buf_free(&dir);

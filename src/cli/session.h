@@ -5,6 +5,7 @@
 #ifndef CLI_SESSION_H
 #define CLI_SESSION_H
 
+#include "cli/engine_open.h"
 #include "sched/sched.h"
 #include "tmpl/chat.h"
 
@@ -19,8 +20,8 @@ struct session {
 };
 
 /* Finds the model (see model_arg.h), loads it with a progress line, starts the scheduler.
- * threads and ctx 0 = the engine's choice. On failure *s is closed already. */
-enum qn_status session_open(const char *model, int64_t threads, int64_t ctx, struct session *s,
+ * On failure *s is closed already. */
+enum qn_status session_open(const char *model, const struct engine_args *a, struct session *s,
                             struct qn_err *err);
 void session_close(struct session *s); /* {0} is fine */
 

@@ -11,7 +11,7 @@
 
 /* The largest output of a chunk and the work memory of a thread. A reference product keeps one row
  * of weights in it. */
-enum { POOL_OUT = 2 << 20, POOL_WORK = 256 << 10 };
+enum { POOL_OUT = 2 << 20, POOL_WORK = 384 << 10 };
 _Static_assert((int)POOL_WORK >= (int)ATTN_SCRATCH && (int)POOL_WORK >= (int)GEMM_SCRATCH &&
                    (int)POOL_WORK >= 4 * (int)WEIGHT_DIM_MAX,
                "work memory");

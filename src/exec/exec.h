@@ -138,6 +138,7 @@ struct kv_layer {
     int32_t n_head, dk, dv;   /* n_head 0: no keys and values; dv 0: keys only */
     int32_t window;           /* tokens a row sees, itself included; older ones go. 0 = all */
     struct delta_shape delta; /* n_v 0: no recurrent state */
+    struct kv_form form;      /* how keys and values are coded; k_bits 0: not, bf16 or float32 */
 };
 /* States the model's layers, once, before the first sequence. */
 enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,

@@ -304,12 +304,16 @@ static inline int32_t kv_pages(int32_t n_tok)
     return (n_tok + KV_PAGE - 1) / KV_PAGE;
 }
 
-/* Where a layer's part of the page of token pos begins. */
+/* The page of token pos that a layer is in; where the layer's part of it begins. */
+static inline uint8_t *kv_page_of(const struct exec *ex, const struct kv_seq *s, int32_t layer,
+                                  int32_t pos)
+{
+    return s->tables[ex->kv.layer_group[layer]].pages[pos / KV_PAGE];
+}
 static inline uint8_t *kv_at_token(const struct exec *ex, const struct kv_seq *s, int32_t layer,
                                    int32_t pos)
 {
-    const struct kv_table *t = &s->tables[ex->kv.layer_group[layer]];
-    return t->pages[pos / KV_PAGE] + ex->kv.layer_off[layer];
+    return kv_page_of(ex, s, layer, pos) + ex->kv.layer_off[layer];
 }
 
 /* undo.c */
@@ -323,6 +327,13 @@ bool undo_can(const struct exec *ex, const struct kv_seq *s, int32_t n);
 void undo_to(struct exec *ex, struct kv_seq *s, int32_t n);
 int64_t undo_bytes(const struct exec *ex);
 void undo_free(struct exec *ex);
+
+/* Head `head` of a layer as kernels see it, but for the pages. */
+struct kv_head kv_head_of(const struct exec *ex, int32_t layer, int32_t head);
+/* Keys and values of a head at token pos of a sequence, in the layer's form; vx may be NULL in a
+ * layer of keys only. */
+void kv_append(struct exec *ex, const struct kv_seq *s, const struct kv_head *h, int32_t layer,
+               int32_t pos, const float *kx, const float *vx);
 
 /* weight.c */
 void weight_free(struct weight *w);

@@ -2,7 +2,8 @@
  * kv.c - the store of KV memory: groups of layers that forget alike, their pages, recurrent states,
  * and the accounts.
  *
- * A page of a group is, per layer of it: K of each head, then V of each head (layouts: kernels.h).
+ * A page of a group is, per layer of it: K of each head, then V of each head (layouts: kernels.h,
+ * kvq.h).
  * Pages are handed out zeroed, because attention multiplies lanes behind the last token by zero and
  * a stale NaN would survive that. A page nobody holds goes to its group's stack for reuse; past a
  * bound it goes back to the system, behind a quiesce, because a late worker may still read it.
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "exec/exec_int.h"
+#include "kernels/kvq.h"
 
 enum { FREE_MAX_BYTES = 64 << 20 };
 
@@ -29,6 +31,34 @@ static bool head_fits(int32_t d, int32_t max)
     return d >= 16 && d <= max && d % 16 == 0;
 }
 
+static bool bits_known(int bits)
+{
+    return (bits >= 2 && bits <= 6) || bits == 8;
+}
+
+static enum qn_status check_form(const struct kv_layer *l, int32_t i, struct qn_err *err)
+{
+    const struct kv_form *f = &l->form;
+    if (!bits_known(f->k_bits) || !bits_known(f->v_bits))
+        QN_FAIL(err, QN_UNSUPPORTED, "kv",
+                "layer %d: KV memory in %d and %d bits; possible are 2, 3, 4, 5, 6 and 8", i,
+                f->k_bits, f->v_bits);
+    if (f->group != 32 && f->group != 64 && f->group != 128)
+        QN_FAIL(err, QN_UNSUPPORTED, "kv",
+                "layer %d: KV memory in groups of %d; possible are 32, 64 and 128", i, f->group);
+    if (l->dk % f->group || l->dv % f->group)
+        QN_FAIL(err, QN_UNSUPPORTED, "kv",
+                "layer %d: head sizes %d (keys) and %d (values) are no multiples of the KV "
+                "format's group of %d: keep this model's KV memory unquantized",
+                i, l->dk, l->dv, f->group);
+    if (f->rotated && !kv_sign(l->dv))
+        QN_FAIL(err, QN_UNSUPPORTED, "kv",
+                "layer %d: value heads of %d; the rotation of values needs 64, 128, 256 or 512: "
+                "take 8 or 4 bits without rotation",
+                i, l->dv);
+    return QN_OK;
+}
+
 static enum qn_status check_layer(const struct kv_layer *l, int32_t i, struct qn_err *err)
 {
     const struct delta_shape *d = &l->delta;
@@ -38,6 +68,8 @@ static enum qn_status check_layer(const struct kv_layer *l, int32_t i, struct qn
                 "layer %d: head sizes %d (keys) and %d (values); supported are multiples of 16 "
                 "up to %d",
                 i, l->dk, l->dv, HEAD_DIM_MAX);
+    if (l->n_head && l->form.k_bits)
+        QN_TRY(check_form(l, i, err));
     if (!d->n_v)
         return QN_OK;
     if (!head_fits(d->dk, DELTA_HEAD_MAX) || !head_fits(d->dv, DELTA_HEAD_MAX))
@@ -85,7 +117,9 @@ static enum qn_status place_layer(struct kv_store *kv, const struct kv_layer *l,
         kv->state_bytes += state_floats(&l->delta) * sizeof(float);
         return QN_OK;
     }
-    size_t bytes = (size_t)l->n_head * (size_t)(l->dk + l->dv) * kv_elem_bytes(kv->type);
+    enum kv_type type = l->form.k_bits ? KV_CODED : kv->type;
+    size_t bytes = kv_key_bytes(type, &l->form, l->dk) + kv_value_bytes(type, &l->form, l->dv);
+    bytes = (size_t)l->n_head * (bytes / KV_PAGE);
     int32_t g = bytes ? group_of(kv, l->window) : 0;
     kv->layer_group[i] = (int8_t)g;
     kv->layer_off[i] = kv->groups[g].token_bytes * KV_PAGE;
@@ -327,6 +361,30 @@ void kv_state_give(struct exec *ex, struct kv_state *st)
     }
     kv->free_bytes += (int64_t)kv->state_bytes;
     trim(ex, kv->free_max_bytes);
+}
+
+/* ---- heads ------------------------------------------------------------------------------------
+ */
+
+struct kv_head kv_head_of(const struct exec *ex, int32_t layer, int32_t head)
+{
+    const struct kv_layer *l = &ex->kv.layers[layer];
+    struct kv_head h = {
+        .dk = l->dk, .dv = l->dv, .type = l->form.k_bits ? KV_CODED : ex->kv.type, .form = l->form};
+    size_t k = kv_key_bytes(h.type, &h.form, h.dk), v = kv_value_bytes(h.type, &h.form, h.dv);
+    h.k_off = ex->kv.layer_off[layer] + (size_t)head * k;
+    h.v_off = ex->kv.layer_off[layer] + (size_t)l->n_head * k + (size_t)head * v;
+    return h;
+}
+
+void kv_append(struct exec *ex, const struct kv_seq *s, const struct kv_head *h, int32_t layer,
+               int32_t pos, const float *kx, const float *vx)
+{
+    uint8_t *page = kv_page_of(ex, s, layer, pos), *k = page + h->k_off, *v = page + h->v_off;
+    if (h->type == KV_CODED)
+        ex->kern->kv_code(h, k, v, pos % KV_PAGE, kx, vx);
+    else
+        ex->kern->kv_put(k, v, pos % KV_PAGE, kx, vx, h->dk, h->dv, h->type);
 }
 
 /* ---- amounts ----------------------------------------------------------------------------------

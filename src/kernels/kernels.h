@@ -110,9 +110,19 @@ struct qact {
  *
  *   bf16   K [t/16][d/2][16 tokens][2 dims]     V [t/2][d][2 tokens]
  *   f32    K [t/16][d][16 tokens]               V [t][d]
+ *   coded  kernels/kvq.h
  */
 enum { KV_PAGE = 64, ATTN_BLOCK = 256, ATTN_Q_MAX = 32, HEAD_DIM_MAX = 576 };
-enum kv_type { KV_BF16, KV_F32 };
+enum kv_type { KV_BF16, KV_F32, KV_CODED };
+
+/* How KV_CODED memory is coded (kernels/kvq.h). */
+struct kv_form {
+    uint8_t k_bits, v_bits; /* of a code: 2, 3, 4, 5, 6, 8 */
+    uint8_t group;          /* dims of a token that share a step: 32, 64 or 128 */
+    bool rotated;           /* values are Hadamard-rotated; dv a power of two, at least 64 */
+};
+
+/* Bytes of an element of a plain type. */
 
 static inline size_t kv_elem_bytes(enum kv_type t)
 {
@@ -125,6 +135,7 @@ struct kv_head {
     size_t k_off, v_off;         /* bytes from a page's start to this (layer, head)'s K and V */
     int32_t dk, dv;              /* head sizes; multiples of 16, at most HEAD_DIM_MAX */
     enum kv_type type;
+    struct kv_form form; /* of KV_CODED */
 };
 
 /* Consecutive rows of one sequence and the query heads that share a kv head. */
@@ -143,7 +154,12 @@ struct attn_tile {
     size_t mask_stride;
     void *scratch; /* ATTN_SCRATCH bytes, 64-byte aligned */
 };
-enum { ATTN_SCRATCH = ATTN_Q_MAX * 4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) };
+/* Per query: floats of a block's weights, q and two outputs; for coded memory the query as 16-bit
+ * integers with scale, sum and sum of integers of its groups, and a page's weights likewise. */
+enum {
+    ATTN_SCRATCH_CODED = 2 * HEAD_DIM_MAX + 4 * (3 * (HEAD_DIM_MAX / 32) + 16) + 2 * KV_PAGE,
+    ATTN_SCRATCH = ATTN_Q_MAX * (4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) + ATTN_SCRATCH_CODED)
+};
 
 /* ---- gated delta net ------------------------------------------------------------------------ *
  * The state of one value head, S [dv][dk] in the papers, lies so that a lane is a value dimension:
@@ -200,6 +216,10 @@ struct kernels {
     /* Writes one token's K and V of one head into its page at slot t (0..KV_PAGE-1). */
     void (*kv_put)(uint8_t *k, uint8_t *v, int32_t t, const float *kx, const float *vx, int32_t dk,
                    int32_t dv, enum kv_type type);
+    /* The same into coded memory of a head h (its pages and offsets are not looked at). A group of
+     * values that are not all finite becomes NaN. */
+    void (*kv_code)(const struct kv_head *h, uint8_t *k, uint8_t *v, int32_t t, const float *kx,
+                    const float *vx);
     /* Attention over blocks of ATTN_BLOCK tokens at absolute positions, merged in ascending
      * order. */
     void (*attn)(const struct attn_tile *t, const struct kv_head *kv);

@@ -4,12 +4,14 @@
 #include "model/engine.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/file.h"
 #include "base/pool.h"
 #include "exec/kv.h"
 #include "model/engine_int.h"
+#include "model/kv_format.h"
 #include "model/loader.h"
 #include "tmpl/chat.h"
 #include "tok/tok.h"
@@ -170,6 +172,28 @@ static enum qn_status open_exec(struct qn_engine *e, const struct qn_engine_para
     return QN_OK;
 }
 
+_Static_assert(sizeof(((struct qn_engine *)0)->kv_format) == KV_FORMAT_ID_MAX,
+               "room for the id of a KV format");
+
+static enum qn_status setup_kv(struct qn_engine *e, const struct qn_engine_params *p,
+                               struct qn_err *err)
+{
+    const struct model *m = &e->model;
+    struct kv_format f = {0};
+    struct kv_format_in in = {.spec = p->kv_quant,
+                              .dir = p->model_dir,
+                              .layers = m->kv,
+                              .n = m->n_kv ? m->n_kv : m->n_layer,
+                              .n_model = m->n_layer,
+                              .reference = p->arith == QN_ARITH_REFERENCE};
+    QN_TRY(kv_format_resolve(&in, &f, err));
+    memcpy(e->kv_format, f.id, sizeof e->kv_format);
+    e->info.kv_format = e->kv_format;
+    enum qn_status st = kv_setup(e->ex, f.layers, in.n, err);
+    kv_format_free(&f);
+    return st;
+}
+
 /* The folder's own name, also where the path says "." or "..". */
 static enum qn_status set_name(struct qn_engine *e, const char *dir, struct qn_err *err)
 {
@@ -196,7 +220,7 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     if (!p->weights_only) /* before the weights: what it needs for a moment does not add to them */
         QN_TRY(open_text(e, p->model_dir, err));
     QN_TRY(open_exec(e, p, err));
-    QN_TRY(kv_setup(e->ex, m->kv, m->n_kv ? m->n_kv : m->n_layer, err));
+    QN_TRY(setup_kv(e, p, err));
     QN_TRY(load_weights(e, p, err));
     QN_TRY(mtp_load(e, p, err));
     e->info.family = m->family->name;

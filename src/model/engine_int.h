@@ -20,6 +20,7 @@ struct qn_engine {
     struct qn_model_info info;
     struct json *cfg;
     char *name;
+    char kv_format[24]; /* kv_format.h: KV_FORMAT_ID_MAX */
     int32_t eos[EOS_MAX];
 };
 

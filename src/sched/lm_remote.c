@@ -318,6 +318,7 @@ static void set_info(struct lm_remote *r)
         .family = f->family,
         .isa = f->isa,
         .arith = f->arith,
+        .kv_format = f->kv_format,
         .n_vocab = f->n_vocab,
         .n_ctx = f->n_ctx,
         .n_thread = f->n_thread,
@@ -340,6 +341,7 @@ static enum qn_status open_child(struct lm_remote *r, struct qn_err *err)
     r->facts.family[sizeof r->facts.family - 1] = 0;
     r->facts.isa[sizeof r->facts.isa - 1] = 0;
     r->facts.arith[sizeof r->facts.arith - 1] = 0;
+    r->facts.kv_format[sizeof r->facts.kv_format - 1] = 0;
     set_info(r);
     size_t bytes = wire_pages(r->facts.n_ctx) * sizeof *r->seq_bytes;
     r->seq_bytes = malloc(bytes);

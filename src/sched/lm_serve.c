@@ -82,6 +82,7 @@ static void fill_facts(const struct lm *lm, const struct qn_model_info *info, st
     snprintf(f->family, sizeof f->family, "%s", info->family);
     snprintf(f->isa, sizeof f->isa, "%s", info->isa);
     snprintf(f->arith, sizeof f->arith, "%s", info->arith);
+    snprintf(f->kv_format, sizeof f->kv_format, "%s", info->kv_format);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */

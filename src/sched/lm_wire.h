@@ -40,7 +40,7 @@ struct wire_facts {
     int64_t step_bytes[2]; /* of none, of one row of logits */
     int32_t cache_interval, cache_reach;
     bool plans, forks, caches; /* the model has seq_bytes, seq_fork, a prompt cache */
-    char name[256], family[64], isa[32], arith[32];
+    char name[256], family[64], isa[32], arith[32], kv_format[32];
 };
 
 /* The first message of the model's process, with the region's descriptor when status is QN_OK. */

@@ -4,6 +4,7 @@
  * about RUN_NS: on a shared machine the best is what repeats. One thread.
  */
 #include "kcheck.h"
+#include "kernels/kvq.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -149,25 +150,32 @@ static void bench_gemm_f(struct kc *c, uint32_t i, int32_t n, int32_t k, int32_t
 }
 
 /* SmolLM2's head: 9 query heads of 64 over 3 kv heads; a kv head's 3 queries. */
-static void bench_attn(struct kc *c, uint32_t i, int32_t pos, int32_t rows, enum kv_type type)
+static void bench_attn(struct kc *c, uint32_t i, int32_t pos, int32_t rows,
+                       const struct kv_head *like)
 {
     if (!kc_case(c, "attn", i))
         return;
     enum { D = 64, HEADS = 3 };
     struct timed t = {.k = c->k};
     int32_t n_page = (pos + rows + KV_PAGE - 1) / KV_PAGE;
-    size_t page = 2 * D * KV_PAGE * kv_elem_bytes(type);
+    struct kv_head h = *like;
+    h.dk = h.dv = D;
+    h.v_off = kv_key_bytes(h.type, &h.form, D);
+    size_t page = h.v_off + kv_value_bytes(h.type, &h.form, D);
     uint8_t *kv = kc_alloc(c, page * (size_t)n_page, 64, KC_OUT);
     const uint8_t **pages = kc_alloc(c, (size_t)n_page * sizeof *pages, 8, KC_OUT);
     float *x = floats(c, 2 * D);
     for (int32_t s = 0; s < n_page * KV_PAGE; s++) {
         pages[s / KV_PAGE] = kv + (size_t)(s / KV_PAGE) * page;
         kc_fill(c, GEN_NORMAL, x, 2 * D);
-        c->k->kv_put(kv + (size_t)(s / KV_PAGE) * page,
-                     kv + (size_t)(s / KV_PAGE) * page + page / 2, s % KV_PAGE, x, x + D, D, D,
-                     type);
+        uint8_t *k = kv + (size_t)(s / KV_PAGE) * page;
+        if (h.type == KV_CODED)
+            c->k->kv_code(&h, k, k + h.v_off, s % KV_PAGE, x, x + D);
+        else
+            c->k->kv_put(k, k + h.v_off, s % KV_PAGE, x, x + D, D, D, h.type);
     }
-    t.kv = (struct kv_head){pages, 0, page / 2, D, D, type};
+    h.pages = pages;
+    t.kv = h;
     t.tile = (struct attn_tile){.n_row = rows,
                                 .n_head = HEADS,
                                 .pos = pos,
@@ -177,7 +185,11 @@ static void bench_attn(struct kc *c, uint32_t i, int32_t pos, int32_t rows, enum
     t.tile.q = floats(c, (size_t)rows * HEADS * D);
     t.tile.out = floats(c, (size_t)rows * HEADS * D);
     t.tile.scratch = kc_alloc(c, ATTN_SCRATCH, 64, KC_OUT);
-    kc_shape(c, "%s d64 heads 3 rows %d at %d", type == KV_F32 ? "f32" : "bf16", rows, pos);
+    kc_shape(c, "%s%d%d d64 heads 3 rows %d at %d",
+             h.type == KV_F32    ? "f32"
+             : h.type == KV_BF16 ? "bf16"
+                                 : "k",
+             h.form.k_bits, h.form.v_bits, rows, pos);
     line(c, time_ns(do_attn, &t), (double)page * (pos + rows) / KV_PAGE,
          (double)rows * HEADS * 2 * D * (pos + rows), c->roof.f32_gmacs);
 }
@@ -235,10 +247,17 @@ void kc_bench(struct kc *c)
     for (size_t m = 0; m < (slow ? 1 : 4); m++)
         bench_gemm_f(c, i++, 1536, 576, few[m]);
     bench_rows(c);
-    for (enum kv_type t = KV_BF16; t <= KV_F32; t++) {
-        bench_attn(c, i++, 511, 1, t);
-        bench_attn(c, i++, 4095, 1, t);
-        bench_attn(c, i++, 502, 10, t);
+    static const struct kv_head kinds[] = {{.type = KV_BF16},
+                                           {.type = KV_F32},
+                                           {.type = KV_CODED, .form = {8, 8, 64, false}},
+                                           {.type = KV_CODED, .form = {4, 4, 64, false}},
+                                           {.type = KV_CODED, .form = {8, 4, 32, true}},
+                                           {.type = KV_CODED, .form = {8, 3, 32, true}}};
+    for (size_t t = 0; t < sizeof kinds / sizeof *kinds; t++) {
+        bench_attn(c, i++, 511, 1, &kinds[t]);
+        bench_attn(c, i++, 4095, 1, &kinds[t]);
+        bench_attn(c, i++, 16383, 1, &kinds[t]);
+        bench_attn(c, i++, 502, 10, &kinds[t]);
     }
     kc_formats(c);
 }

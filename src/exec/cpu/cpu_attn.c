@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "exec/cpu/cpu_ops.h"
+#include "kernels/kvq.h"
 
 /* A head on its way to attention: normed (j->w NULL = not), then rotated (cs NULL = not). */
 static void head_ready(const struct rows_job *j, float *y, const float *x, const float *cs)
@@ -46,19 +47,16 @@ static void append_row(struct exec *ex, const struct rows_job *j, const struct a
     const float *kx = j->in[0] + (size_t)(sp->row0 + i) * (size_t)j->in_cols[0];
     const float *vx = a->kv == ATTN_KV_EQUAL ? kx : kx + a->n_kv * a->dk;
     const float *cs = angles(a->rope, sp->row0 + i);
-    size_t elem = kv_elem_bytes(ex->kv.type);
-    int32_t pos = sp->pos + i;
-    size_t k_bytes = (size_t)l->dk * KV_PAGE * elem, v_bytes = (size_t)l->dv * KV_PAGE * elem;
-    uint8_t *k = kv_at_token(ex, sp->kv, a->layer, pos), *v = k + (size_t)l->n_head * k_bytes;
     float ready[HEAD_DIM_MAX], even[HEAD_DIM_MAX];
-    for (int32_t h = 0; h < l->n_head; h++, k += k_bytes, v += v_bytes) {
+    for (int32_t h = 0; h < l->n_head; h++) {
+        const struct kv_head head = kv_head_of(ex, a->layer, h);
         const float *value = vx + h * l->dv;
         head_ready(j, ready, kx + h * l->dk, cs);
         if (a->v_norm) {
             (j->reference ? ref_rmsnorm : j->kern->rmsnorm)(even, value, NULL, 0, j->eps, l->dv);
             value = even;
         }
-        ex->kern->kv_put(k, v, pos % KV_PAGE, ready, value, l->dk, l->dv, ex->kv.type);
+        kv_append(ex, sp->kv, &head, a->layer, sp->pos + i, ready, value);
     }
 }
 
@@ -107,12 +105,12 @@ struct attn_args {
     size_t mask_words;
     float *dst;
     size_t ldq, ldd;
-    size_t layer_off, k_bytes, v_bytes; /* of one head's K and V in a page */
-    int32_t n_kv, group;                /* query heads per kv head */
-    int32_t head_parts, heads_part;     /* a large group is cut */
+    struct kv_head kv;              /* of the first kv head, but for the pages */
+    size_t k_bytes, v_bytes;        /* of one head's K and V in a page */
+    int32_t n_kv, group;            /* query heads per kv head */
+    int32_t head_parts, heads_part; /* a large group is cut */
     int32_t dk, dv, window;
     int32_t chunk0; /* a region holds at most POOL_CHUNK_MAX chunks: this one's first */
-    enum kv_type type;
     float scale;
     bool reference;
 };
@@ -158,15 +156,10 @@ static void attn_run(const void *args, int chunk, const struct pool_region *r, v
 {
     const struct attn_args *a = args;
     struct attn_piece p = attn_piece_of(a, chunk);
-    size_t v0 = a->layer_off + (size_t)a->n_kv * a->k_bytes;
-    struct kv_head kv = {
-        .pages = p.rows.pages,
-        .k_off = a->layer_off + (size_t)p.kv_head * a->k_bytes,
-        .v_off = v0 + (size_t)p.kv_head * a->v_bytes,
-        .dk = a->dk,
-        .dv = a->dv,
-        .type = a->type,
-    };
+    struct kv_head kv = a->kv;
+    kv.pages = p.rows.pages;
+    kv.k_off += (size_t)p.kv_head * a->k_bytes;
+    kv.v_off += (size_t)p.kv_head * a->v_bytes;
     struct attn_tile t = {
         .q = a->q + (size_t)p.rows.row0 * a->ldq + (size_t)p.head0 * (size_t)a->dk,
         .out = (float *)r[0].p,
@@ -197,7 +190,8 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
     int32_t n_tile, window = kv->groups[kv->layer_group[a->layer]].window;
     QN_ASSERT(!window || (a->window && a->window <= window)); /* what is older is gone */
     dst->rows = q->rows;
-    size_t elem = kv_elem_bytes(kv->type);
+    struct kv_head head = kv_head_of(ex, a->layer, 0);
+    QN_ASSERT(head.dk == a->dk && head.dv == a->dv && kv->layers[a->layer].n_head == a->n_kv);
     struct attn_args args = {
         .kern = ex->kern,
         .tiles = step_tiles(ex, a->layer, rows > 4 ? rows & ~3 : rows, &n_tile),
@@ -208,9 +202,9 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .dst = dst->p,
         .ldq = (size_t)q->cols,
         .ldd = (size_t)dst->cols,
-        .layer_off = kv->layer_off[a->layer],
-        .k_bytes = (size_t)a->dk * KV_PAGE * elem,
-        .v_bytes = (size_t)a->dv * KV_PAGE * elem,
+        .kv = head,
+        .k_bytes = kv_key_bytes(head.type, &head.form, head.dk),
+        .v_bytes = kv_value_bytes(head.type, &head.form, head.dv),
         .n_kv = a->n_kv,
         .group = group,
         .head_parts = parts,
@@ -218,7 +212,6 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .dk = a->dk,
         .dv = a->dv,
         .window = a->window,
-        .type = kv->type,
         .scale = a->scale,
         .reference = ex->reference,
     };

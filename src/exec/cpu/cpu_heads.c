@@ -178,14 +178,13 @@ static void latent_query_one(const struct rows_job *j, int32_t row, float *const
 static void latent_append_row(struct exec *ex, const struct rows_job *j, const struct latent_op *a,
                               const struct span *sp, int32_t i)
 {
-    int32_t row = sp->row0 + i, pos = sp->pos + i, r = a->d_latent, dk = r + a->d_rope;
+    int32_t row = sp->row0 + i, pos = sp->pos + i, r = a->d_latent;
     const float *x = j->in[0] + (size_t)row * (size_t)j->in_cols[0];
-    uint8_t *k = kv_at_token(ex, sp->kv, a->layer, pos);
-    uint8_t *v = k + (size_t)dk * KV_PAGE * kv_elem_bytes(ex->kv.type);
+    const struct kv_head head = kv_head_of(ex, a->layer, 0);
     float key[HEAD_DIM_MAX];
     (j->reference ? ref_rmsnorm : j->kern->rmsnorm)(key, x, a->norm->vec, 0, a->norm_eps, r);
     rope_part(j, key + r, x + r, row);
-    ex->kern->kv_put(k, v, pos % KV_PAGE, key, key, dk, r, ex->kv.type);
+    kv_append(ex, sp->kv, &head, a->layer, pos, key, key);
 }
 
 void cpu_latent_append(struct exec *ex, struct tensor *q_out, const struct tensor *latent,

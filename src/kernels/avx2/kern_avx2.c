@@ -9,6 +9,10 @@
 
 #include "kernels/tmpl/ops_tmpl.h"
 
+#include "kernels/avx2/kvq_avx2.h"
+
+#include "kernels/tmpl/kvq_tmpl.h"
+
 #include "kernels/tmpl/attn_tmpl.h"
 
 #include "kernels/tmpl/delta_tmpl.h"

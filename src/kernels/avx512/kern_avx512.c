@@ -9,6 +9,10 @@
 
 #include "kernels/tmpl/ops_tmpl.h"
 
+#include "kernels/avx512/kvq_avx512.h"
+
+#include "kernels/tmpl/kvq_tmpl.h"
+
 #include "kernels/tmpl/attn_tmpl.h"
 
 #include "kernels/tmpl/delta_tmpl.h"

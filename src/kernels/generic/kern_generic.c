@@ -8,6 +8,10 @@
 
 #include "kernels/tmpl/ops_tmpl.h"
 
+#include "kernels/tmpl/kvq_generic.h"
+
+#include "kernels/tmpl/kvq_tmpl.h"
+
 #include "kernels/tmpl/attn_tmpl.h"
 
 #include "kernels/tmpl/delta_tmpl.h"
@@ -103,6 +107,7 @@ void kern_generic_init(struct kernels *t)
         .softcap = tmpl_softcap,
         .rope = tmpl_rope,
         .kv_put = tmpl_kv_put,
+        .kv_code = tmpl_kv_code,
         .attn = tmpl_attn,
         .sigmul = tmpl_sigmul,
         .l2norm = tmpl_l2norm,

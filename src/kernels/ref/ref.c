@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/kvq.h"
+
 static float f32_bits(uint32_t u)
 {
     float f;
@@ -145,6 +147,8 @@ void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs
 
 static double k_at(const struct kv_head *kv, int32_t t, int32_t d)
 {
+    if (kv->type == KV_CODED)
+        return kv_key_at(kv, t, d);
     const uint8_t *p = kv->pages[t / KV_PAGE] + kv->k_off;
     t %= KV_PAGE;
     if (kv->type == KV_F32) {
@@ -163,6 +167,8 @@ static double k_at(const struct kv_head *kv, int32_t t, int32_t d)
 
 static double v_at(const struct kv_head *kv, int32_t t, int32_t d)
 {
+    if (kv->type == KV_CODED)
+        return kv_value_at(kv, t, d);
     const uint8_t *p = kv->pages[t / KV_PAGE] + kv->v_off;
     t %= KV_PAGE;
     if (kv->type == KV_F32) {
@@ -183,12 +189,26 @@ static double score(const float *q, const struct kv_head *kv, int32_t t, float s
     return s * (double)scale;
 }
 
-/* Two passes: the maximum, then the weighted sum. */
+/* v = sign . H y / sqrt(n): element i of H's row j is -1 to the number of bits they share. */
+static void unrotate(double *y, int32_t n)
+{
+    const int8_t *sign = kv_sign(n);
+    double v[HEAD_DIM_MAX];
+    for (int32_t i = 0; i < n; i++) {
+        v[i] = 0;
+        for (int32_t j = 0; j < n; j++)
+            v[i] += __builtin_parity((unsigned)(i & j)) ? -y[j] : y[j];
+    }
+    for (int32_t i = 0; i < n; i++)
+        y[i] = v[i] * sign[i] / sqrt((double)n);
+}
+
 static bool unseen(const uint64_t *mask, int32_t i)
 {
     return mask && !(mask[i / 64] >> (i % 64) & 1);
 }
 
+/* Two passes: the maximum, then the weighted sum. */
 static void attn_one(const struct attn_tile *t, const struct kv_head *kv, const float *q,
                      int32_t pos, const float *sink, float *out)
 {
@@ -208,6 +228,8 @@ static void attn_one(const struct attn_tile *t, const struct kv_head *kv, const 
     }
     if (sink)
         l += exp((double)*sink - m);
+    if (kv->type == KV_CODED && kv->form.rotated)
+        unrotate(o, kv->dv);
     for (int32_t d = 0; d < kv->dv; d++)
         out[d] = (float)(o[d] / l);
 }

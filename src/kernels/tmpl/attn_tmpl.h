@@ -19,6 +19,7 @@ struct attn_state {
     float *o, *ob; /* [n_q][dv] */
     float m[ATTN_Q_MAX], l[ATTN_Q_MAX]; /* running */
     float mb[ATTN_Q_MAX], lb[ATTN_Q_MAX];
+    struct kvq_rows qr, wr; /* coded memory: the queries, a page's weights as integers */
 };
 
 /* Inlined, the counts of queries and groups are constants and the loops unroll into registers. The
@@ -89,6 +90,10 @@ ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv,
 static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
                    int32_t n_group)
 {
+    if (kv->type == KV_CODED) {
+        kvq_scores(&a->qr, a->n_q, kv, t0, a->g0, n_group, a->p);
+        return;
+    }
     int q0 = 0;
     for (; a->n_q - q0 >= 4; q0 += 4)
         score_run(a, kv, t0, n_group, q0, 4, 1);
@@ -219,8 +224,26 @@ ATTN_INLINE void output_run(const struct attn_state *a, const struct kv_head *kv
         output_group(a, kv, t0, n_tok, q0, d, nq, 1);
 }
 
+/* Weights on either side of [g0 * 16, n_group * 16) in their pages are not written yet. */
+static void outputs_coded(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                          int32_t n_tok)
+{
+    int32_t first = a->g0 * 16 / KV_PAGE, end = (n_tok + KV_PAGE - 1) / KV_PAGE;
+    int32_t lo = a->g0 * 16, hi = (n_tok + 15) / 16 * 16;
+    for (int32_t i = 0; i < a->n_q; i++) {
+        float *p = a->p + (size_t)i * ATTN_BLOCK;
+        memset(p + first * KV_PAGE, 0, (size_t)(lo - first * KV_PAGE) * sizeof *p);
+        memset(p + hi, 0, (size_t)(end * KV_PAGE - hi) * sizeof *p);
+    }
+    kvq_outputs(&a->wr, a->n_q, kv, t0, first, end, a->p, a->ob);
+}
+
 static void outputs(const struct attn_state *a, const struct kv_head *kv, int32_t t0, int32_t n_tok)
 {
+    if (kv->type == KV_CODED) {
+        outputs_coded(a, kv, t0, n_tok);
+        return;
+    }
     int q0 = 0;
     for (; a->n_q - q0 >= 4; q0 += 4)
         output_run(a, kv, t0, n_tok, q0, 4, 1);
@@ -261,6 +284,29 @@ static void merge(struct attn_state *a, int i, int32_t dv)
         vf_store(o + d, vf_fma(vf_load(o + d), vf_set1(c0), vf_mul(vf_load(ob + d), vf_set1(c1))));
 }
 
+/* Cuts the scratch behind the floats, and makes the queries integers. */
+static void attn_begin_coded(struct attn_state *a, const struct kv_head *kv, void *scratch)
+{
+    const int32_t group = kv->form.group, n = kv->dk / group;
+    float *s = scratch;
+    int16_t *q = (int16_t *)(s + (size_t)3 * ATTN_Q_MAX * (HEAD_DIM_MAX / 32) + 16 * ATTN_Q_MAX);
+    a->qr = (struct kvq_rows){.a = q, .as = s, .lda = kv->dk, .n_group = n};
+    a->qr.asum = a->qr.as + ATTN_Q_MAX * n;
+    a->qr.sum = a->qr.asum + ATTN_Q_MAX * n;
+    a->wr = (struct kvq_rows){.lda = KV_PAGE, .n_group = 1};
+    a->wr.a = q + (size_t)ATTN_Q_MAX * HEAD_DIM_MAX;
+    a->wr.as = a->qr.sum + ATTN_Q_MAX * n;
+    a->wr.asum = a->wr.as + ATTN_Q_MAX;
+    a->wr.sum = a->wr.asum + ATTN_Q_MAX;
+    for (int32_t i = 0; i < a->n_q; i++)
+        for (int32_t g = 0; g < n; g++) {
+            size_t at = (size_t)(i * n + g);
+            kvq_quantize(&a->qr, i, g, a->q + (size_t)i * (size_t)kv->dk + (size_t)(g * group),
+                         group);
+            a->qr.asum[at] = a->qr.sum[at] * a->qr.as[at];
+        }
+}
+
 static void attn_begin(struct attn_state *a, const struct attn_tile *t, const struct kv_head *kv)
 {
     a->n_q = t->n_row * t->n_head;
@@ -279,10 +325,14 @@ static void attn_begin(struct attn_state *a, const struct attn_tile *t, const st
         a->l[i] = 0;
     }
     memset(a->o, 0, (size_t)a->n_q * (size_t)kv->dv * sizeof *a->o);
+    if (kv->type == KV_CODED)
+        attn_begin_coded(a, kv, a->ob + (size_t)ATTN_Q_MAX * HEAD_DIM_MAX);
 }
 
-static void attn_end(struct attn_state *a, const struct attn_tile *t, int32_t dv)
+static void attn_end(struct attn_state *a, const struct attn_tile *t, const struct kv_head *kv)
 {
+    const int32_t dv = kv->dv;
+    const bool rotated = kv->type == KV_CODED && kv->form.rotated;
     for (int32_t i = 0; i < a->n_q; i++) {
         int32_t head = i % t->n_head;
         if (t->sinks) { /* a block with one token of weight 1 and value 0 */
@@ -295,6 +345,8 @@ static void attn_end(struct attn_state *a, const struct attn_tile *t, int32_t dv
         vf inv = vf_set1(1.0f / a->l[i]);
         for (int32_t d = 0; d < dv; d += 16)
             vf_store(out + d, vf_mul(vf_load(a->o + (size_t)i * (size_t)dv + d), inv));
+        if (rotated)
+            kvq_unrotate(out, dv);
     }
 }
 
@@ -317,7 +369,7 @@ static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
             if (seen[i])
                 merge(&a, i, kv->dv);
     }
-    attn_end(&a, t, kv->dv);
+    attn_end(&a, t, kv);
 }
 
 #undef ATTN_INLINE

@@ -159,32 +159,37 @@ static void tmpl_rope(float *y, const float *x, int32_t d, int32_t dims, const f
     memcpy(y + dims, x + dims, (size_t)(d - dims) * sizeof *y);
 }
 
-/* A group's integers sum to at most 128 * 32512 < 2^24, so float32 lanes add them exactly. */
+/* n values, a multiple of 16 and at most GROUP_MAX, as integers times *scale; their sum. It is at
+ * most 128 * 32512 < 2^24, so float32 lanes add it exactly. */
+static float quantize_group(int16_t *a, const float *x, int32_t n, float *scale)
+{
+    vf m = vf_set1(0), bad = vf_set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        vf v = vf_load(x + i);
+        m = vf_max(vf_abs(v), m);
+        bad = vf_fma(v, vf_set1(0), bad);
+    }
+    float amax = vf_hmax(m), poison = vf_sum(bad);
+    bool zero = amax < 1e-30f || poison != 0; /* poison: NaN when any input is not finite */
+    vf inv = vf_set1(zero ? 0.0f : 32512.0f / amax);
+    vf total = vf_set1(0);
+    for (int32_t i = 0; i < n; i += 16) {
+        vf v = zero ? vf_set1(0) : vf_rint(vf_mul(vf_load(x + i), inv));
+        total = vf_add(total, v);
+        vf_store_i16(a + i, v);
+    }
+    *scale = poison != 0 ? poison : zero ? 0.0f : amax / 32512.0f;
+    return vf_sum(total);
+}
+
 static void tmpl_quantize(const float *x, const struct qact *q, int32_t row)
 {
     int32_t n_group = q->k / q->group;
     int16_t *a = q->a + (size_t)row * (size_t)q->k;
     float *scale = q->scale + (size_t)row * (size_t)n_group;
     float *sum = q->sum + (size_t)row * (size_t)n_group;
-    for (int32_t g = 0; g < n_group; g++, x += q->group, a += q->group) {
-        vf m = vf_set1(0), bad = vf_set1(0);
-        for (int32_t i = 0; i < q->group; i += 16) {
-            vf v = vf_load(x + i);
-            m = vf_max(vf_abs(v), m);
-            bad = vf_fma(v, vf_set1(0), bad);
-        }
-        float amax = vf_hmax(m), poison = vf_sum(bad);
-        bool zero = amax < 1e-30f || poison != 0; /* poison: NaN when any input is not finite */
-        vf inv = vf_set1(zero ? 0.0f : 32512.0f / amax);
-        vf total = vf_set1(0);
-        for (int32_t i = 0; i < q->group; i += 16) {
-            vf v = zero ? vf_set1(0) : vf_rint(vf_mul(vf_load(x + i), inv));
-            total = vf_add(total, v);
-            vf_store_i16(a + i, v);
-        }
-        scale[g] = poison != 0 ? poison : zero ? 0.0f : amax / 32512.0f;
-        sum[g] = vf_sum(total) * scale[g];
-    }
+    for (int32_t g = 0; g < n_group; g++, x += q->group, a += q->group)
+        sum[g] = quantize_group(a, x, q->group, &scale[g]) * scale[g];
 }
 
 /* ---- KV memory ------------------------------------------------------------------------------ */

@@ -15,6 +15,7 @@ static void tmpl_fill(struct kernels *t)
     t->softcap = tmpl_softcap;
     t->rope = tmpl_rope;
     t->kv_put = tmpl_kv_put;
+    t->kv_code = tmpl_kv_code;
     t->attn = tmpl_attn;
     t->sigmul = tmpl_sigmul;
     t->l2norm = tmpl_l2norm;

@@ -32,6 +32,7 @@ static const struct qn_model_info info = {
     .name = "toy",
     .isa = "avx2",
     .arith = "canonical",
+    .kv_format = "bf16",
     .n_vocab = 100,
     .n_param = 134000000,
     .weight_bytes = 75 << 20,
