@@ -619,7 +619,7 @@ const struct api_dialect dialect_openai_responses = {
 /* ---- kept answers ----------------------------------------------------------------------------
  */
 
-static enum qn_status unknown(struct str id, struct api_error *e)
+enum qn_status responses_unknown(struct str id, struct api_error *e)
 {
     return api_refuse(e, 404, "response_not_found", "response_id",
                       "there is no response \"%.*s\": answers are kept for an hour, and only with "
@@ -630,7 +630,8 @@ static enum qn_status unknown(struct str id, struct api_error *e)
 enum qn_status responses_get(const struct api_model *m, struct str id, struct buf *out,
                              struct api_error *e)
 {
-    return m->responses && resp_store_get(m->responses, id, out, NULL) ? QN_OK : unknown(id, e);
+    return m->responses && resp_store_get(m->responses, id, out, NULL) ? QN_OK
+                                                                       : responses_unknown(id, e);
 }
 
 enum qn_status responses_delete(const struct api_model *m, struct str id, struct buf *out,
@@ -638,7 +639,7 @@ enum qn_status responses_delete(const struct api_model *m, struct str id, struct
 {
     struct jw w;
     if (!m->responses || !resp_store_delete(m->responses, id))
-        return unknown(id, e);
+        return responses_unknown(id, e);
     jw_init(&w, out);
     jw_obj(&w);
     jw_kstr(&w, "id", id);

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "cli/chat_log.h"
 #include "cli/line.h"
+#include "cli/format_opts.h"
 #include "cli/sample_opts.h"
 #include "cli/session.h"
 #include "cli/term.h"
@@ -23,6 +24,7 @@ struct chat_opts {
     int64_t ctx, threads;
     bool no_history;
     struct sample_opts sample;
+    struct format_opts format;
 };
 
 static const struct cli_opt chat_opts[] = {
@@ -47,6 +49,7 @@ static const struct cli_opt chat_opts[] = {
     CLI_OPT_KV_QUANT(struct chat_opts),
     CLI_OPT_THREADS(struct chat_opts),
     CLI_OPTS_SAMPLING(struct chat_opts),
+    CLI_OPTS_FORMAT(struct chat_opts),
     {.type = CLI_END},
 };
 
@@ -54,6 +57,7 @@ struct chat {
     struct cli *c; /* a copy of the command line: /set marks options as given */
     struct chat_opts *o;
     struct session s;
+    struct format format; /* of every answer */
     struct chat_log log;
     struct line_editor *line;
     struct buf stats;   /* figures of the last answer */
@@ -123,6 +127,8 @@ static enum qn_status answer_log(struct chat *ch, struct qn_err *err)
     if (st == QN_OK) {
         p.prompt = ids.v;
         p.n_prompt = (int32_t)ids.n;
+        p.grammar = ch->format.gram;
+        p.vocab = ch->format.vocab;
         st = session_answer(&ch->s, &p, &sink, &a, err);
     }
     if (st == QN_OK) {
@@ -409,6 +415,7 @@ static enum qn_status start(struct chat *ch, struct qn_err *err)
                 "model %s has no chat template, so it cannot hold a conversation; use `quern "
                 "generate --raw`",
                 ch->s.info->name);
+    QN_TRY(format_make(&ch->o->format, &ch->s, false, &ch->format, err));
     if (ch->o->system)
         buf_addz(&ch->log.system, ch->o->system);
     if (!ch->o->no_history)
@@ -437,6 +444,7 @@ static int run_chat(const struct cli *c, void *opts)
         rc = cli_fail(c, &err);
     }
     line_close(ch.line);
+    format_free(&ch.format);
     arena_free(ch.kept);
     session_close(&ch.s);
     chat_log_free(&ch.log);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/format_opts.h"
 #include "cli/sample_opts.h"
 #include "cli/session.h"
 #include "cli/term.h"
@@ -21,6 +22,7 @@ struct generate_opts {
     int64_t ctx, threads, logprobs;
     bool raw, json, stats;
     struct sample_opts sample;
+    struct format_opts format;
 };
 
 static const struct cli_opt generate_opts[] = {
@@ -52,6 +54,7 @@ static const struct cli_opt generate_opts[] = {
     CLI_OPT_KV_QUANT(struct generate_opts),
     CLI_OPT_THREADS(struct generate_opts),
     CLI_OPTS_SAMPLING(struct generate_opts),
+    CLI_OPTS_FORMAT(struct generate_opts),
     {.type = CLI_GROUP, .help = "Output"},
     {.name = "json",
      .type = CLI_FLAG,
@@ -270,6 +273,7 @@ static int answer_prompt(const struct cli *c, const struct generate_opts *o, str
     struct gen_params p = {0};
     struct ids ids = {0};
     struct answer a = {0};
+    struct format format = {0};
     struct out out = {.c = c};
     struct answer_sink sink = {.arg = &out, .progress = o->json || !isatty(STDOUT_FILENO)};
     if (!o->json)
@@ -281,6 +285,11 @@ static int answer_prompt(const struct cli *c, const struct generate_opts *o, str
         p.prompt = ids.v;
         p.n_prompt = (int32_t)ids.n;
         p.sample.n_top = cli_given(c, "logprobs") ? (int32_t)o->logprobs : -1;
+        st = format_make(&o->format, s, o->raw, &format, err);
+    }
+    if (st == QN_OK) {
+        p.grammar = format.gram;
+        p.vocab = format.vocab;
         st = session_answer(s, &p, &sink, &a, err);
     }
     int rc = st == QN_OK ? CLI_OK : cli_fail(c, err);
@@ -293,6 +302,7 @@ static int answer_prompt(const struct cli *c, const struct generate_opts *o, str
     if (st == QN_OK && term_interrupted())
         rc = CLI_INTERRUPTED;
     answer_free(&a);
+    format_free(&format);
     ids_free(&ids);
     return rc;
 }

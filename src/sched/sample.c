@@ -524,6 +524,9 @@ enum qn_status sampler_dist(struct sampler *s, float *logits, int64_t position, 
 {
     struct row_max top;
     penalise(s, logits);
+    if (s->allow && !restrict_row(s, logits))
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a row of logits");
+    s->allow = NULL;
     QN_TRY(scan(s, logits, &top, err));
     memset(prob, 0, (size_t)s->n_vocab * sizeof *prob);
     if (s->p.temperature <= 0) {

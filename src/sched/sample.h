@@ -73,8 +73,8 @@ enum qn_status sampler_create(const struct sample_params *p, int32_t n_vocab, co
 void sampler_free(struct sampler *s); /* NULL is fine */
 /* Prompt history, for the repetition penalty. Lack of memory shows at the next draw. */
 void sampler_prompt(struct sampler *s, const int32_t *ids, int32_t n);
-/* The next draw (only that one) takes a token whose bit is set: bit id of bits[id / 64], borrowed
- * until then. Everything but the logprobs acts on what is allowed. */
+/* The next draw or distribution (only that one) takes a token whose bit is set: bit id of
+ * bits[id / 64], borrowed until then. Everything but the logprobs acts on what is allowed. */
 void sampler_allow(struct sampler *s, const uint64_t *bits);
 /* logits: [n_vocab] float32, destroyed. position: index of the token being drawn in the answer.
  * NaN or +infinite logits, or no finite one, are QN_INTERNAL (the request fails, the server goes

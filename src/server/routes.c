@@ -85,9 +85,23 @@ static enum qn_status post_count_tokens(struct http_req *rq, struct buf *out, st
     return anthropic_count_tokens(rq->srv->p.model, buf_str(&rq->body), out, e);
 }
 
+/* Of the query; {NULL,0}: it is not there. */
+static struct str argument(struct http_req *rq, const char *name)
+{
+    const char *v = MHD_lookup_connection_value(rq->mc, MHD_GET_ARGUMENT_KIND, name);
+    return v ? str_of(v) : (struct str){NULL, 0};
+}
+
 static enum qn_status get_response(struct http_req *rq, struct buf *out, struct api_error *e)
 {
-    return responses_get(rq->srv->p.model, rq->route_arg, out, e);
+    struct str id = rq->route_arg, tail = STR_LIT("/input_items");
+    if (!str_ends(id, tail))
+        return responses_get(rq->srv->p.model, id, out, e);
+    id.n -= tail.n;
+    struct responses_page page = {.after = argument(rq, "after"),
+                                  .limit = argument(rq, "limit"),
+                                  .order = argument(rq, "order")};
+    return responses_input_items(rq->srv->p.model, id, &page, out, e);
 }
 
 static enum qn_status delete_response(struct http_req *rq, struct buf *out, struct api_error *e)

@@ -1,6 +1,7 @@
 """The verbs that need a model, on a tiny one: what goes to which stream, and what fails how."""
 
 import json
+import re
 import os
 import shutil
 import signal
@@ -81,6 +82,29 @@ def test_generate_json(quern, model):
         assert t["top"][0]["id"] == t["id"]  # greedy takes the likeliest
         assert t["logprob"] == t["top"][0]["logprob"] <= 0
         assert t["top"][0]["logprob"] >= t["top"][1]["logprob"]
+
+
+def test_generate_in_a_form(quern, model, tmp_path):
+    """A model of random weights, whose answers fit whatever is asked."""
+    schema = tmp_path / "s.json"
+    schema.write_text(json.dumps({"type": "object", "required": ["n"], "additionalProperties": False,
+                                  "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}}))
+    rules = tmp_path / "g.gbnf"
+    rules.write_text('root ::= "yes" | "no " [0-9]{2}\n')
+    for seed in range(3):
+        fixed = ["-m", model, "--seed", seed, "--temperature", 1, "-p", "x", "-n", 200]
+        out = quern("generate", *fixed, "--json-schema", schema, ok=True).stdout
+        assert list(json.loads(out)) == ["n"] and 1 <= json.loads(out)["n"] <= 9
+        assert re.fullmatch("(a|bc)d{3}", quern("generate", *fixed, "--regex", "(a|bc)d{3}", ok=True).stdout)
+        assert re.fullmatch("yes|no [0-9]{2}", quern("generate", *fixed, "--grammar", rules, ok=True).stdout)
+        said = quern("chat", "-m", model, "--seed", seed, "--regex", "[xyz]{3}", input="hi\n", ok=True).stdout
+        assert re.search("^[xyz]{3}$", said, re.M), said
+    schema.write_text('{"type": "objekt"}')
+    for bad, words in ((["--regex", "("], "--regex"), (["--json-schema", schema], "objekt"),
+                       (["--grammar", tmp_path / "none"], "none"),
+                       (["--regex", "a", "--grammar", rules], "only one")):
+        r = quern("generate", "-m", model, "-p", "x", *bad, ok=False)
+        assert words in r.stderr and r.stdout == "", r
 
 
 def test_generate_stats_go_to_stderr(quern, model):

@@ -272,6 +272,29 @@ def test_retrieve_and_delete(client, server):
     assert e.value.code == "previous_response_not_found"
 
 
+def test_input_items(client, server):
+    one = client.responses.create(model="scripted", input=say("first"))
+    two = client.responses.create(model="scripted", previous_response_id=one.id, input=[
+        {"role": "user", "content": [{"type": "input_text", "text": "and"}]},
+        {"role": "user", "content": say("second")}])
+    items = list(client.responses.input_items.list(two.id, order="asc", limit=3))
+    assert [i.role for i in items] == ["user", "assistant", "user", "user"]
+    assert [i.content[0].text for i in items] == [say("first"), "first", "and", say("second")]
+    assert [i.type for i in items] == ["message"] * 4 and len({i.id for i in items}) == 4
+    assert items[0].content[0].type == "input_text" and items[1].content[0].type == "output_text"
+    newest = client.responses.input_items.list(two.id, limit=1)  # and so on with has_more
+    assert newest.data[0].id == items[3].id and newest.has_more
+    assert [i.id for i in newest] == [i.id for i in items[::-1]]
+    page = client.responses.input_items.list(two.id, after=items[2].id)
+    assert [i.id for i in page.data] == [items[1].id, items[0].id] and not page.has_more
+    assert len(client.responses.input_items.list(one.id).data) == 1
+    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("limit=x", "limit"),
+                         ("order=up", "order"), ("after=zz", "after")):
+        r = request(server, "GET", f"{PATH}/{two.id}/input_items?{query}")
+        assert r.status == 400 and r.error()["param"] == param
+    assert request(server, "GET", PATH + "/resp_none/input_items").status == 404
+
+
 def test_store_false_is_not_kept(client):
     r = client.responses.create(model="scripted", input=say("x"), store=False)
     assert r.store is False

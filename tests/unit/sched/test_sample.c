@@ -260,6 +260,34 @@ static void test_sizes(void **state)
 
 /* ---- draws --------------------------------------------------------------------------------- */
 
+/* What a grammar shuts out has no probability, also where the row's likeliest token is among it. */
+static void test_dist_under_a_mask(void **state)
+{
+    float logits[70], prob[70];
+    uint64_t bits[2] = {(uint64_t)1 << 3 | (uint64_t)1 << 60, 1 << 2};
+    for (int temperature = 0; temperature < 2; temperature++) {
+        for (int k = 0; k < 2; k++) {
+            struct sample_params p = sample_params_default();
+            struct sampler *s = NULL;
+            p.temperature = (float)temperature;
+            p.top_k = k ? 2 : 0;
+            for (int i = 0; i < 70; i++)
+                logits[i] = (float)(i == 5 ? 9 : i == 66 ? 2 : i == 60 ? 1 : 0);
+            assert_int_equal(sampler_create(&p, 70, NULL, 0, &s, NULL), QN_OK);
+            sampler_allow(s, bits);
+            assert_int_equal(sampler_dist(s, logits, 0, prob, NULL), QN_OK);
+            double sum = 0, e = exp(1), all = e * e + e + (k ? 0 : 1);
+            for (int i = 0; i < 70; i++) {
+                assert_true(prob[i] == 0 || i == 3 || i == 60 || i == 66);
+                sum += (double)prob[i];
+            }
+            assert_true(fabs(sum - 1) < 1e-6);
+            assert_true(fabs((double)prob[66] - (temperature ? e * e / all : 1)) < 1e-6);
+            sampler_free(s);
+        }
+    }
+}
+
 /* Chi-square of 20,000 draws at positions 0, 1, 2... against the exact distribution. */
 static void chi_square(struct sample_params p, const float *x, int32_t n)
 {
@@ -643,12 +671,19 @@ static void test_allow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),    cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_draws),     cmocka_unit_test(test_positions),
-        cmocka_unit_test(test_xtc_coin),  cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_allow),     cmocka_unit_test(test_order),
-        cmocka_unit_test(test_penalties), cmocka_unit_test(test_bad_logits),
-        cmocka_unit_test(test_floor),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_dist_under_a_mask),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_draws),
+        cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_xtc_coin),
+        cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_allow),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_bad_logits),
+        cmocka_unit_test(test_floor),
+        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_bias),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
