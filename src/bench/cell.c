@@ -248,6 +248,7 @@ static void on_done(void *arg, struct reply *r)
                                    .body = buf_str(&k->body),
                                    .shown = k->shown.n ? buf_z(&k->shown) : NULL};
     record_request(c->record, &n, r);
+    c->last_fault = r->fault;
     void (*done)(void *, struct reply *) = k->done;
     void *to = k->arg;
     buf_free(&k->body);
@@ -445,6 +446,15 @@ static enum qn_status recover(struct cell *c, bool *again, struct qn_err *err)
     return st == QN_CANCELLED ? st : QN_OK;
 }
 
+/* A connection breaks off a moment before the process that held it is gone. */
+static enum qn_status see_death(struct cell *c, struct qn_err *err)
+{
+    bool broke = c->last_fault == FAULT_TRUNCATED || c->last_fault == FAULT_CONNECT;
+    for (int i = 0; i < 50 && broke && c->arm->command && child_alive(&c->child); i++)
+        QN_TRY(client_wait(c->client, 0.01, err));
+    return QN_OK;
+}
+
 enum qn_status cell_phase(struct cell *c, const char *name, phase_fn fn, struct qn_err *err)
 {
     bool again = true;
@@ -464,6 +474,7 @@ enum qn_status cell_phase(struct cell *c, const char *name, phase_fn fn, struct 
                 *err = why;
             return st;
         }
+        QN_TRY(see_death(c, err));
         note_failure(c, name, attempt, &why);
         again = false;
         if (attempt == 0)

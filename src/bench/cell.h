@@ -69,7 +69,8 @@ struct cell {
     int64_t ticks_tree, busy_before, own_before;
     uint64_t sampler;
     int restarts, failures;
-    bool hopeless; /* the server cannot be had any more */
+    enum fault last_fault; /* of the request that ended last */
+    bool hopeless;         /* the server cannot be had any more */
     struct cell_sample *pending;
     int n_pending, cap_pending;
     const void *phase_arg; /* what the phase that runs is about, set by who runs it */

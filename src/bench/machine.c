@@ -81,16 +81,19 @@ static long long read_number(const char *path)
     return v;
 }
 
-void machine_look(struct machine_state *s)
+void machine_look(struct machine_state *s, bool watch)
 {
     struct buf b = BUF_INIT;
     *s = (struct machine_state){.speed_percent = -1};
     struct ticks a = read_ticks();
-    nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+    if (watch)
+        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
     struct ticks z = read_ticks();
     double per = 0.5 * (double)sysconf(_SC_CLK_TCK);
-    s->busy = (double)(z.busy - a.busy) / per;
-    s->steal = (double)(z.steal - a.steal) / per;
+    if (watch) {
+        s->busy = (double)(z.busy - a.busy) / per;
+        s->steal = (double)(z.steal - a.steal) / per;
+    }
     if (getloadavg(s->load, 3) != 3)
         s->load[0] = s->load[1] = s->load[2] = 0;
     if (file_read("/proc/meminfo", 1 << 16, &b, NULL) == QN_OK) {

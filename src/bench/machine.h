@@ -20,8 +20,8 @@ struct machine_state {
     char largest[64];  /* the largest of them */
 };
 
-/* Takes half a second. */
-void machine_look(struct machine_state *s);
+/* watch: takes half a second to see who uses the processors; without it busy and steal are 0. */
+void machine_look(struct machine_state *s, bool watch);
 /* Members of an object: facts that do not change (processor, kernel, memory). */
 void machine_facts(struct jw *w);
 void machine_state_json(struct jw *w, const struct machine_state *s);

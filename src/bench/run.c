@@ -232,7 +232,7 @@ static void write_head(struct run *r)
     struct machine_state now;
     struct jw w;
     const struct bench_params *p = r->p;
-    machine_look(&now);
+    machine_look(&now, false);
     jw_init(&w, &b);
     jw_obj(&w);
     jw_kstrz(&w, "label", p->label ? p->label : "");
@@ -452,7 +452,7 @@ static enum qn_status preflight(struct run *r, struct qn_err *err)
     struct buf why = BUF_INIT;
     enum qn_status st = QN_OK;
     int64_t need = manifest_model_bytes(r->p->values.model) * 5 / 4;
-    machine_look(&r->before);
+    machine_look(&r->before, true);
     int n = machine_reasons(&r->before, need, &why);
     if (n && r->p->preflight == PREFLIGHT_REFUSE && !r->p->diagnostic) {
         for (size_t i = 0; i + 1 < why.n; i++)

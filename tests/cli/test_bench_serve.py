@@ -1,0 +1,211 @@
+"""`quern bench serve` against a server of known delays, and against servers that break the protocol."""
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import QUERN, ROOT
+
+FAKE = ROOT / "tests" / "cli" / "fake_server.py"
+QUICK = ["--diagnostic", "--rounds", "1", "--ctx", "512", "--runs", "0", "--ttft-runs", "0",
+         "--context", "0", "--concurrent", "0", "--ready", "60"]
+
+
+@pytest.fixture
+def arm(tmp_path):
+    """arm(behaviour, name): the file of an arm, and the log its server writes."""
+    def make(behaviour, name="fake"):
+        file, log = tmp_path / f"{name}.arm", tmp_path / f"{name}.sent"
+        file.write_text(f"name = {name}\ncommand = {sys.executable} -B {FAKE} {{port}} {log} {behaviour}\n")
+        return file, log
+    return make
+
+
+@pytest.fixture
+def bench(env, model, tmp_path):
+    def run(*args, rc=None):
+        out = tmp_path / "run"
+        r = subprocess.run([str(QUERN), "bench", "serve", *map(str, args), "--model", str(model),
+                            "--out", str(out)], capture_output=True, text=True, env=env, timeout=120)
+        if rc is not None:
+            assert r.returncode == rc, r.stdout + r.stderr
+        doc = json.loads((tmp_path / "run.json").read_text()) if (tmp_path / "run.json").exists() else None
+        return r, doc
+    return run
+
+
+def sent(log):
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def summary(doc, arm, metric, workload="matrix", point=""):
+    rows = [s for s in doc["summary"] if (s["arm"], s["metric"], s["workload"], s["point"]) ==
+            (arm, metric, workload, point)]
+    assert len(rows) == 1, (metric, rows)
+    return rows[0]
+
+
+def check(doc, log, phase):
+    """Every event that quern timed, against the moment at which the server sent it."""
+    ours = [r for r in doc["requests"] if r["phase"] == phase]
+    theirs = sent(log)
+    late, spans, rates, walls = [], [], [], []
+    for r in ours:
+        at = [r["start_ns"] + 1e6 * t for t in r["result"]["output_event_ms"]]
+        s = next(t for t in theirs if 0 <= t["output_ns"][0] - r["start_ns"] and
+                 t["received_ns"] - r["start_ns"] < 25e6 and len(t["output_ns"]) == len(at))
+        # Nothing is seen before it was sent (the record is rounded to a microsecond).
+        assert all(a >= b - 1000 for a, b in zip(at, s["output_ns"]))
+        late.append((at[0] - s["output_ns"][0]) / 1e6)
+        n = len(at)
+        spans.append(((at[-1] - at[0]) - (s["output_ns"][-1] - s["output_ns"][0])) / 1e6 / (n - 1))
+        true_rate = (n - 1) * 1e9 / (s["output_ns"][-1] - s["output_ns"][0])
+        rates.append(r["result"]["decode_tps"] / true_rate - 1)
+        walls.append(r["result"]["wall_ms"] - (s["last_ns"] - r["start_ns"]) / 1e6)
+    return late, spans, rates, walls
+
+
+def test_figures_of_a_known_server(bench, arm):
+    """TTFT, gaps, rate and whole time within 1 ms or 1 % of the server's own clock. A busy machine
+    delays single events, never the other way: the best of nine answers must agree, a wrong
+    definition would miss by as much in all nine."""
+    file, log = arm("good")
+    options = [o for o in QUICK if o != "--runs"]
+    options.remove("0")
+    _, doc = bench(file, *options, "--runs", "9", "--tokens", "33", rc=0)
+    late, gaps, rates, walls = check(doc, log, "decode")
+    assert len(late) == 9
+    assert min(abs(x) for x in late) < 1, late
+    assert min(abs(x) for x in gaps) < 1, gaps
+    assert min(abs(x) for x in rates) < 0.01, rates
+    assert min(abs(x) for x in walls) < 1, walls
+    # The summary is made of exactly these.
+    row = summary(doc, "fake", "decode_tps")
+    raw = [r["result"]["decode_tps"] for r in doc["requests"] if r["phase"] == "decode"]
+    assert row["samples"] == pytest.approx(raw, rel=1e-9) and row["n"] == 9
+    assert row["median"] == pytest.approx(statistics.median(raw), rel=1e-9)
+    assert doc["schema"] == 1 and doc["status"] == "complete" and not doc["failures"]
+
+
+def test_load_figures_follow_from_the_requests(bench, arm):
+    file, log = arm("good")
+    _, doc = bench(file, *QUICK, "-w", "load", "--users", "3", "--requests", "3", "--load-tokens", "9",
+                   "--rates", "20", "--no-ramp", "--no-reuse", "--no-burst", "--limit-ttft", "1e9",
+                   "--limit-tpot", "0", rc=0)
+    for point, count in (("3 users", 9), ("Poisson 20/s", 9)):
+        reqs = [r for r in doc["requests"] if r["phase"] == point]
+        assert len(reqs) == count
+        ttft = sorted(r["result"]["ttft_ms"] for r in reqs)
+        assert summary(doc, "fake", "ttft_p50_ms", "load", point)["median"] == pytest.approx(ttft[4], abs=2e-3)
+        begin = min(r["start_ns"] for r in reqs)
+        end = max(r["start_ns"] + r["result"]["wall_ms"] * 1e6 for r in reqs)
+        tokens = sum(r["result"]["completion_tokens"] for r in reqs)
+        assert tokens == 9 * count
+        assert summary(doc, "fake", "output_tps", "load", point)["median"] == \
+            pytest.approx(tokens / ((end - begin) / 1e9), rel=1e-3)
+        assert summary(doc, "fake", "goodput", "load", point)["median"] == \
+            pytest.approx(count / ((end - begin) / 1e9), rel=1e-3)
+        assert summary(doc, "fake", "error_share", "load", point)["median"] == 0
+    users = [r for r in doc["requests"] if r["phase"] == "3 users"]
+    assert sorted(r["user"] for r in users) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    for u in range(3):  # a closed loop: nobody asks before the answer is there
+        mine = sorted((r for r in users if r["user"] == u), key=lambda r: r["start_ns"])
+        for a, b in zip(mine, mine[1:]):
+            assert b["start_ns"] >= a["start_ns"] + a["result"]["wall_ms"] * 1e6 - 1000
+    prompts = [r["content"] for r in doc["requests"] if r["phase"] in ("3 users", "Poisson 20/s")]
+    assert len({p[:12] for p in prompts}) == len(prompts)  # salted from the first word on
+
+
+@pytest.mark.parametrize("behaviour, kind", [
+    ("usage", "no_usage"), ("usage-type", "bad_usage"), ("utf8", "bad_utf8"), ("json", "bad_json"),
+    ("done", "no_done"), ("after-done", "after_done"), ("finish", "no_finish"), ("half", "truncated"),
+    ("status", "http_status"), ("error", "error_event"), ("raw500", "bad_framing"),
+    ("counts", "wrong_counts"), ("type", "content_type"), ("stall", "stall")])
+def test_faults_are_named(bench, arm, behaviour, kind):
+    file, _ = arm(behaviour)
+    r, doc = bench(file, *QUICK, "--stall", "1")
+    assert r.returncode == 1
+    first = doc["requests"][0]
+    assert first["error"]["kind"] == kind, first["error"]
+    assert first["phase"] == "warmup"
+    tries = [f for f in doc["failures"] if f["phase"] == "warmup"]
+    assert [f["attempt"] for f in tries] == [0, 1] and kind in tries[0]["message"]
+    assert not [s for s in doc["summary"] if s["metric"] == "cold_start_ms"]
+    assert "failures" in r.stdout
+
+
+def test_a_fault_that_passes_is_tried_again_and_kept(bench, arm):
+    file, _ = arm("usage-once")
+    _, doc = bench(file, *QUICK)
+    warm = [r for r in doc["requests"] if r["phase"] == "warmup"]
+    assert [r["attempt"] for r in warm] == [0, 1]
+    assert "error" in warm[0] and "error" not in warm[1]
+    assert len(doc["failures"]) == 1
+    assert summary(doc, "fake", "cold_start_ms")["n"] == 1
+
+
+def test_a_dead_server_is_restarted_once(bench, arm):
+    file, _ = arm("die-once")
+    _, doc = bench(file, *QUICK)
+    cell = doc["cells"][0]
+    assert cell["restarts"] == 1 and not cell["gave_up"]
+    assert doc["failures"][0]["server"] == "exit status 7"
+    assert "dying as told" in doc["failures"][0]["stderr_tail"]
+    assert doc["requests"][0]["error"]["kind"] == "truncated"
+    assert summary(doc, "fake", "cold_start_ms")["n"] == 1
+    file, _ = arm("die", "mortal")
+    _, doc = bench(file, *QUICK)
+    assert doc["cells"][0]["restarts"] == 1 and doc["cells"][0]["gave_up"]
+
+
+def test_rounds_go_round_the_arms(bench, arm):
+    a, _ = arm("good", "a")
+    b, _ = arm("good", "b")
+    options = ["2" if x == "1" and QUICK[i - 1] == "--rounds" else x for i, x in enumerate(QUICK)]
+    r, doc = bench(a, b, *options, rc=0)
+    assert [(c["arm"], c["round"]) for c in doc["cells"]] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    assert doc["manifest"]["model"]["files"] and len(doc["manifest"]["harness_sha256"]) == 64
+    assert all(a["ran"] for a in doc["arms"])
+    assert doc["diagnostic"] and any("diagnostic" in m for m in doc["marks"])
+    assert "\r" not in r.stderr  # no progress line in a pipe
+
+
+def test_what_cannot_run_is_said(bench, arm):
+    file, _ = arm("good")
+    r, doc = bench(file, "llama.cpp", *QUICK, rc=0)
+    assert "llama.cpp does not run: --gguf is not given" in r.stderr
+    assert [a["name"] for a in doc["arms"] if not a["ran"]] == ["llama.cpp"]
+    r, _ = bench("nothing.arm", *QUICK, rc=1)
+    assert "neither a built-in arm" in r.stderr
+
+
+def test_dry_run_starts_nothing(bench, arm, tmp_path):
+    file, log = arm("good")
+    r, doc = bench(file, "mlx-lm", "--python", "/bin/false", "--dry-run", "-w", "matrix,load,replay", rc=0)
+    assert doc is None and not log.exists()
+    for part in ("estimate", "Poisson 0.5/s", "mend-a-bug, compacted", "cannot run: /bin/false"):
+        assert part in r.stdout, r.stdout
+
+
+def test_interrupted_keeps_what_was_measured(env, model, arm, tmp_path):
+    file, log = arm("good")
+    options = [o for o in QUICK if o != "--runs"]
+    options.remove("0")
+    p = subprocess.Popen([str(QUERN), "bench", "serve", str(file), *options, "--runs", "100", "--tokens",
+                          "20", "--model", str(model), "--out", str(tmp_path / "run")], env=env,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(1000):
+        if log.exists() and len(sent(log)) >= 5:
+            break
+        time.sleep(0.02)
+    p.send_signal(signal.SIGINT)
+    out, _ = p.communicate(timeout=60)
+    assert p.returncode == 130 and "interrupted" in out
+    doc = json.loads((tmp_path / "run.json").read_text())
+    assert doc["status"] == "interrupted" and len(doc["requests"]) >= 4
+    assert summary(doc, "fake", "cold_start_ms")["n"] == 1
+    assert (tmp_path / "run.html").exists() and (tmp_path / "run.md").exists()
