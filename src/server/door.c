@@ -47,7 +47,7 @@ struct door {
 
 /* ---- the first line -------------------------------------------------------------------------- */
 
-enum verdict { LINE_PARTIAL, LINE_GOOD, LINE_BAD };
+enum verdict { LINE_PARTIAL, LINE_GOOD, LINE_BAD, LINE_VERSION, LINE_HEADER };
 
 static bool is_token(char c)
 {
@@ -79,6 +79,22 @@ static bool line_ok(struct str s)
     return true;
 }
 
+/* Of what has come of the head: a whole line after the first that has no colon and continues none.
+ * What comes later is libmicrohttpd's to judge. */
+static bool header_bad(struct str s)
+{
+    while (s.n > 0) {
+        const char *end = memchr(s.p, '\n', s.n);
+        size_t n = end ? (size_t)(end - s.p) : 0;
+        if (n == 0 || (n == 1 && *s.p == '\r')) /* no whole line, or the end of the head */
+            return false;
+        if (*s.p != ' ' && *s.p != '\t' && !memchr(s.p, ':', n))
+            return true;
+        s = (struct str){end + 1, s.n - n - 1};
+    }
+    return false;
+}
+
 static enum verdict judge(struct str s)
 {
     size_t at = 0;
@@ -90,7 +106,12 @@ static enum verdict judge(struct str s)
     size_t n = (size_t)(end - s.p) - at;
     if (n > 0 && s.p[at + n - 1] == '\r')
         n--;
-    return line_ok((struct str){s.p + at, n}) ? LINE_GOOD : LINE_BAD;
+    if (!line_ok((struct str){s.p + at, n}))
+        return LINE_BAD;
+    if (s.p[at + n - 3] != '1')
+        return LINE_VERSION;
+    return header_bad((struct str){end + 1, (size_t)(s.p + s.n - end) - 1}) ? LINE_HEADER
+                                                                            : LINE_GOOD;
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -175,6 +196,12 @@ static void look(struct door *d, struct waiting *w, bool ended)
     enum verdict v = judge((struct str){line, (size_t)n});
     if (v == LINE_GOOD) {
         hand_over(d, w);
+    } else if (v == LINE_VERSION) {
+        api_refuse(&e, 505, "http_version", NULL, "this server speaks HTTP/1.1 and 1.0");
+        refuse(w, 505, "HTTP Version Not Supported", &e);
+    } else if (v == LINE_HEADER) {
+        api_refuse(&e, 400, "bad_header", NULL, "a header line has no colon");
+        refuse(w, 400, "Bad Request", &e);
     } else if (v == LINE_BAD || ended) {
         api_refuse(&e, 400, "bad_request_line", NULL,
                    "the first line is no HTTP request line: expected METHOD target HTTP/1.1");

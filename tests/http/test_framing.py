@@ -160,13 +160,27 @@ def test_broken_request_lines(server, raw):
     assert request(server, "GET", "/health").status == 200
 
 
-@pytest.mark.parametrize("raw,status", [
-    (b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n", 505),
-    (b"GET /health HTTP/1.1\r\nno colon here\r\n\r\n", 400)])
-def test_other_broken_heads(server, raw, status):
+@pytest.mark.parametrize("raw,status,code", [
+    (b"GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n", 505, "http_version"),
+    (b"GET /health HTTP/0.9\r\n\r\n", 505, "http_version"),
+    (b"GET /health HTTP/1.1\r\nno colon here\r\n\r\n", 400, "bad_header"),
+    (b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nno colon\r\nContent-Length: 2\r\n\r\n{}", 400,
+     "bad_header")])
+def test_other_broken_heads(server, raw, status, code):
     with server.connect() as s:
         s.sendall(raw)
-        assert Reader(s).head()[0] == status
+        r = Reader(s)
+        reply = r.reply()
+        assert reply.status == status and reply.error()["code"] == code
+        assert r.rest() == b""
+
+
+def test_bodies_are_no_headers(server):
+    """Lines of a body that came with the head, and a folded header line, are not looked at."""
+    body = json.dumps(wire.chat_body(say("ok")), indent=1).replace("{\n", "{\n\n\n")
+    with server.connect() as s:
+        s.sendall(encode("POST", CHAT, body))
+        assert Reader(s).reply().status == 200
 
 
 def test_half_a_line_and_the_end(server):

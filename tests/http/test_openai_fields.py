@@ -359,6 +359,9 @@ def test_seeds(server):
                                    "n": 7}).json()
     texts = [c["text"] for c in r["choices"]]
     assert texts[0] == one and len(set(texts)) == 7
+    for seed, status in ((-1, 200), (2**63 - 1, 200), (1.5, 400), ("1", 400)):
+        body = {"prompt": "abc", "max_tokens": 2, "seed": seed}
+        assert post(server, COMPLETIONS, body).status == status, seed
 
 
 # ---- case 17: logprobs --------------------------------------------------------------------------------

@@ -402,6 +402,60 @@ def test_calls_in_the_models_own_form(launch, tmp_path, name):
         assert s.stop()[0] == 0
 
 
+def many_tools(size):
+    """60 tools whose JSON has about `size` bytes; names of every legal kind, alike parameters."""
+    names = ["a.b", "a-b", "a_b", "n" * 64] + [f"tool_{i}" for i in range(56)]
+    tools = [{"type": "function", "function": {"name": n, "description": "d", "parameters": {
+        "type": "object", "required": ["k"], "properties": {
+            "k": {"enum": ["one", "two"]}, "text": {"type": "string", "maxLength": 65536},
+            "list": {"type": "array", "items": {"type": "integer"}}}}}} for n in names]
+    pad = (size - len(json.dumps(tools))) // 60
+    for t in tools:
+        t["function"]["description"] = "d" * (pad + 1)
+    return tools
+
+
+@pytest.mark.parametrize("size", [97 << 10, 101 << 10])
+def test_big_tool_lists(launch, tmp_path, size):
+    wire.write_tokenizer(tmp_path, TEMPLATE)
+    s, tools = launch(tmp_path, "--ctx", 200000), many_tools(size)
+    try:
+        assert abs(len(json.dumps(tools)) - size) < 200
+        for choice in ("auto", "required", {"type": "function", "function": {"name": "n" * 64}},
+                       {"type": "function", "function": {"name": "a.b"}}):
+            name = "a.b" if isinstance(choice, str) else choice["function"]["name"]
+            r = wire.post(s, "/v1/chat/completions", {
+                **wire.chat_body(say(call(name, k="two"))), "tools": tools, "tool_choice": choice,
+                "max_tokens": 3000, "parallel_tool_calls": False}, timeout=60)
+            assert r.status == 200, r
+            c = r.json()["choices"][0]["message"]["tool_calls"][0]["function"]
+            assert (c["name"], c["arguments"]) == (name, '{"k":"two"}')
+        r = wire.post(s, "/v1/chat/completions", {**wire.chat_body("x"), "tools": tools, "tool_choice": {
+            "type": "function", "function": {"name": "nope"}}})
+        assert r.status == 400 and r.error()["param"] == "tool_choice"
+    finally:
+        assert s.stop()[0] == 0
+
+
+@pytest.mark.parametrize("parameters", [
+    {"type": "object", "properties": {"a": {"type": "string", "pattern": "(" * 60000}}},
+    {"type": "object", "properties": {"a": {"type": "string", "pattern": "(" * 60000 + ")" * 60000}}},
+    {"type": "object", "properties": {"a": {"type": "array", "minItems": 10000, "items": {"type": "integer"}}}},
+    {"type": "object", "properties": {"a": {"type": "string", "minLength": 65536, "maxLength": 65536}}},
+])
+def test_hostile_tool_schemas(launch, folders, parameters):
+    """Answered or refused with the keyword, soon, and the next request is right."""
+    s = launch(folders["qwen"], "--ctx", 200000)
+    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}]
+    try:
+        r = wire.post(s, "/v1/chat/completions", {
+            **wire.chat_body(say("x")), "tools": tools, "tool_choice": "required", "max_tokens": 5})
+        assert r.status == 200 or (r.status == 400 and "pattern" in r.error()["message"]), r
+        assert wire.post(s, "/v1/chat/completions", wire.chat_body(say("ok"))).status == 200
+    finally:
+        assert s.stop()[0] == 0
+
+
 def test_forced_after_reasoning(client):
     got, _ = both(client, say("hm</think>"), tools=CHOICES, reasoning_effort="low", seed=1,
                   tool_choice="required", parallel_tool_calls=False)
