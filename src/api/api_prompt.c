@@ -111,25 +111,35 @@ static bool add_filled(struct buf *b, const struct json *msg)
     return true;
 }
 
-/* A turn that only calls tools has no text, and some templates concatenate it all the same. The
- * chat once more with "" there; false when no turn lacks its text, or for want of memory. */
-static bool fill_contents(const struct json *chat, struct json **out)
+/* What a copy of a chat is to be like. */
+struct copy {
+    size_t head, from; /* messages between these are left out */
+    bool fill;         /* "" for the text of turns that only call tools */
+};
+
+/* False: there was nothing to fill, or no memory. */
+static bool copy_chat(const struct json *chat, struct copy c, struct json **out)
 {
     struct json_iter it = {0};
     struct buf b = BUF_INIT;
-    bool any = false;
+    bool any = !c.fill;
     buf_addc(&b, '{');
     while (!b.failed && json_next(chat, &it)) {
         add_key(&b, it.key);
-        bool messages = str_eqz(it.key, "messages");
-        if (!messages)
+        if (!str_eqz(it.key, "messages")) {
             json_w_value(&b, it.val);
-        for (size_t i = 0; messages && i < json_len(it.val); i++) {
-            buf_addc(&b, i ? ',' : '[');
-            any |= add_filled(&b, json_at(it.val, i));
+            continue;
         }
-        if (messages)
-            buf_addc(&b, ']');
+        for (size_t i = 0; i < json_len(it.val); i++) {
+            if (i >= c.head && i < c.from)
+                continue;
+            buf_addc(&b, i == 0 || (i == c.from && c.head == 0) ? '[' : ',');
+            if (c.fill)
+                any |= add_filled(&b, json_at(it.val, i));
+            else
+                json_w_value(&b, json_at(it.val, i));
+        }
+        buf_addc(&b, ']');
     }
     buf_addc(&b, '}');
     bool ok = any && !b.failed &&
@@ -138,19 +148,95 @@ static bool fill_contents(const struct json *chat, struct json **out)
     return ok;
 }
 
-enum qn_status api_chat_render(const struct api_model *m, struct api_request *r, int64_t now,
-                               struct qn_err *err)
+/* A turn that only calls tools has no text, and some templates concatenate it all the same. */
+static enum qn_status render(const struct api_model *m, const struct json *chat, int64_t now,
+                             struct buf *out, struct qn_err *err)
 {
     struct json *filled = NULL;
     struct qn_err again = {0};
-    enum qn_status st = chat_render(m->chat, r->chat, now, &r->chat_prompt, err);
-    if (st == QN_OK || st == QN_NO_MEMORY || !fill_contents(r->chat, &filled))
+    enum qn_status st = chat_render(m->chat, chat, now, out, err);
+    if (st == QN_OK || st == QN_NO_MEMORY || !copy_chat(chat, (struct copy){.fill = true}, &filled))
         return st;
-    buf_clear(&r->chat_prompt);
-    if (chat_render(m->chat, filled, now, &r->chat_prompt, &again) == QN_OK)
+    buf_clear(out);
+    if (chat_render(m->chat, filled, now, out, &again) == QN_OK)
         st = QN_OK;
     json_free(filled);
     return st;
+}
+
+enum qn_status api_chat_render(const struct api_model *m, struct api_request *r, int64_t now,
+                               struct qn_err *err)
+{
+    return render(m, r->chat, now, &r->chat_prompt, err);
+}
+
+/* ---- a talk that is too long (truncation: auto) ---- */
+
+static bool has_role(const struct json *list, size_t i, const char *role)
+{
+    return str_eqz(json_str(json_get(json_at(list, i), "role")), role);
+}
+
+/* The talk without its messages [head, from); *fits: with room for an answer. */
+static enum qn_status try_shorter(const struct api_model *m, struct api_request *r, struct copy c,
+                                  bool *fits, struct api_error *e)
+{
+    struct json *chat = NULL;
+    struct buf text = BUF_INIT;
+    struct api_prompt p = {0};
+    struct qn_err err = {0};
+    int32_t room =
+        r->max_tokens > 0 && r->max_tokens < m->n_ctx / 2 ? (int32_t)r->max_tokens : m->n_ctx / 8;
+    if (!copy_chat(r->chat, c, &chat))
+        return api_no_memory(e);
+    enum qn_status st = render(m, chat, r->created, &text, &err);
+    json_free(chat);
+    if (st != QN_OK) {
+        buf_free(&text);
+        return api_refuse_err(e, &err, "messages");
+    }
+    p.text = (struct str){buf_z(&text), text.n};
+    st = encode(m, &p, TOK_PARSE_SPECIAL, e);
+    *fits = st == QN_OK && p.n_ids <= m->n_ctx - room;
+    if (!*fits) {
+        buf_free(&text);
+        if (p.ids_owned)
+            free(p.ids);
+        return st;
+    }
+    struct api_prompt *q = &r->prompts[0];
+    if (q->ids_owned)
+        free(q->ids);
+    buf_free(&r->chat_prompt);
+    r->chat_prompt = text;
+    *q = p;
+    return QN_OK;
+}
+
+/* Leaves out the oldest turns, whole ones: what is left begins with the user's. Where even the last
+ * of them does not fit the prompt stays as it is, too long. */
+static enum qn_status shorten(const struct api_model *m, struct api_request *r, struct api_error *e)
+{
+    const struct json *list = json_get(r->chat, "messages");
+    size_t n = json_len(list), head = 0, n_cut = 0;
+    while (has_role(list, head, "system") || has_role(list, head, "developer"))
+        head++;
+    size_t *cut = arena_zalloc_n(r->arena, n + 1, sizeof *cut);
+    if (!cut)
+        return api_no_memory(e);
+    for (size_t i = head + 1; i < n; i++)
+        if (has_role(list, i, "user"))
+            cut[n_cut++] = i;
+    bool fits = false;
+    for (size_t lo = 0, hi = n_cut; lo < hi;) { /* the first cut that fits */
+        size_t mid = lo + (hi - lo) / 2;
+        QN_TRY(try_shorter(m, r, (struct copy){.head = head, .from = cut[mid]}, &fits, e));
+        if (fits)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return QN_OK;
 }
 
 enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, struct api_error *e)
@@ -176,6 +262,8 @@ enum qn_status api_tokenise(const struct api_model *m, struct api_request *r, st
             unsigned flags = r->chat ? TOK_PARSE_SPECIAL : raw_flags(m, p->text);
             QN_TRY(encode(m, p, flags, e));
         }
+        if (r->truncate && r->chat && p->n_ids >= m->n_ctx)
+            QN_TRY(shorten(m, r, e));
         QN_TRY(start_token(m, p, name, e));
         QN_TRY(check_window(m, r, p, name, e));
         QN_TRY(check_ids(m, p, name, e));

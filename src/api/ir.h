@@ -123,6 +123,7 @@ struct api_request {
     struct str tool_name; /* API_TOOLS_NAMED */
     bool parallel_tool_calls;
 
+    bool truncate;               /* a talk that is too long loses its oldest turns */
     bool split_reasoning;        /* reasoning comes as API_EV_REASONING, not as text */
     enum api_thinking thinking;  /* what the template was asked for */
     struct str reasoning_effort; /* as given; {NULL,0} = not */

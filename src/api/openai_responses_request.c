@@ -431,6 +431,7 @@ static enum qn_status control(const struct json *o, struct api_request *r, struc
     QN_TRY(field_str(o, "truncation", &truncation, e));
     if (truncation.p && !str_eqz(truncation, "disabled") && !str_eqz(truncation, "auto"))
         return field_bad(e, "truncation", json_get(o, "truncation"), "auto or disabled");
+    r->truncate = str_eqz(truncation, "auto");
     r->max_tokens = -1;
     return fields_max(o, "max_output_tokens", &r->max_tokens, e);
 }

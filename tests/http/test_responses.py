@@ -391,6 +391,30 @@ def test_window(server):
     assert r["status"] == "incomplete" and r["usage"]["output_tokens"] == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_truncation(server, stream):
+    """Whole turns go, the oldest first; a talk that fits is left alone."""
+    def turns(n):
+        return [m for i in range(n) for m in ({"role": "user", "content": f"{i} " + "x" * 200},
+                                              {"role": "assistant", "content": "y" * 100})]
+
+    last = {"role": "user", "content": say("ok")}
+    body = {"instructions": "S", "input": turns(20) + [last], "max_output_tokens": 50}
+    assert post(server, PATH, {**body, "truncation": "disabled"}).status == 400
+    r = post(server, PATH, {**body, "truncation": "auto", "stream": stream})
+    assert r.status == 200 and (b"truncation\":\"auto" in r.body)
+    kept = next(n for n in range(6, -1, -1) if chat_count(
+        server, [{"role": "system", "content": "S"}] + turns(20)[2 * (20 - n):] + [last]) <= 2048 - 50)
+    want = chat_count(server, [{"role": "system", "content": "S"}] + turns(20)[2 * (20 - kept):] + [last])
+    assert 0 < kept < 20 and f'"input_tokens":{want},'.encode() in r.body
+    short = {**body, "input": turns(2) + [last], "truncation": "auto"}
+    assert post(server, PATH, short).json()["usage"]["input_tokens"] == chat_count(
+        server, [{"role": "system", "content": "S"}] + turns(2) + [last])
+    huge = {"role": "user", "content": "z" * 5000}
+    r = post(server, PATH, {**body, "input": turns(2) + [huge], "truncation": "auto", "stream": stream})
+    assert r.status == 400 and r.error()["code"] == "context_length_exceeded"
+
+
 def test_fault_in_a_stream(client, server):
     events = streamed(server, script([65, 66, 67], fail=2))
     name, payload = events[-1]
