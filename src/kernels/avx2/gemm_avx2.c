@@ -18,7 +18,7 @@
 #include "kernels/avx2/codes_avx2.h"
 
 enum {
-    FEW = 6,        /* rows that share an unpacked pair: 12 integer accumulators */
+    FEW = 4,        /* rows that share an unpacked pair: 8 integer accumulators (12 gain nothing) */
     FEW_MAX = 8,    /* rows that are unpacked on the fly */
     TILE_M = 4,     /* rows of a panel tile: 8 integer accumulators */
     K_CHUNK = 512,  /* inputs of a panel: 16 KiB; a multiple of every group size */
@@ -104,7 +104,7 @@ INLINE void span_few(__m256i *acc, const uint8_t *p, struct acts *a, enum pack_k
     UNROLL for (int m = 0; m < nm; m++) a->row[m] += n;
 }
 
-/* unit: inputs that are written out, 32 or, where groups are of 16, 16. */
+/* unit: inputs that are written out. 32 where that pays, if groups are not of 16. */
 INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, enum pack_kind kind,
                       int nm, int unit)
 {
@@ -154,26 +154,23 @@ typedef void few_fn(const struct rows_at *f, const uint8_t *p, int32_t n_out);
     FEW_FN(kind, 1, unit)                                                                          \
     FEW_FN(kind, 2, unit)                                                                          \
     FEW_FN(kind, 3, unit)                                                                          \
-    FEW_FN(kind, 4, unit)                                                                          \
-    FEW_FN(kind, 5, unit)                                                                          \
-    FEW_FN(kind, 6, unit)
-FEW_ROWS(PACK_U2, 32)
+    FEW_FN(kind, 4, unit)
+FEW_ROWS(PACK_U2, 16)
 FEW_ROWS(PACK_U3, 32)
 FEW_ROWS(PACK_U4, 32)
 FEW_ROWS(PACK_U5, 32)
 FEW_ROWS(PACK_U6, 32)
 FEW_ROWS(PACK_U8, 32)
-FEW_ROWS(PACK_E2M1, 32)
 FEW_ROWS(PACK_U4, 16)
 FEW_ROWS(PACK_U8, 16)
 FEW_ROWS(PACK_E2M1, 16)
 
 #define FEW_ROW(kind, unit)                                                                        \
     [kind] = {few_##kind##_1_##unit, few_##kind##_2_##unit, few_##kind##_3_##unit,                 \
-              few_##kind##_4_##unit, few_##kind##_5_##unit, few_##kind##_6_##unit}
+              few_##kind##_4_##unit}
 static few_fn *const few_table[PACK_INT_KINDS][FEW] = {
-    FEW_ROW(PACK_U2, 32), FEW_ROW(PACK_U3, 32), FEW_ROW(PACK_U4, 32),   FEW_ROW(PACK_U5, 32),
-    FEW_ROW(PACK_U6, 32), FEW_ROW(PACK_U8, 32), FEW_ROW(PACK_E2M1, 32),
+    FEW_ROW(PACK_U2, 16), FEW_ROW(PACK_U3, 32), FEW_ROW(PACK_U4, 32),   FEW_ROW(PACK_U5, 32),
+    FEW_ROW(PACK_U6, 32), FEW_ROW(PACK_U8, 32), FEW_ROW(PACK_E2M1, 16),
 };
 static few_fn *const few_table_16[PACK_INT_KINDS][FEW] = {
     FEW_ROW(PACK_U4, 16), FEW_ROW(PACK_U8, 16), FEW_ROW(PACK_E2M1, 16)};
