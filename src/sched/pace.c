@@ -4,6 +4,10 @@
  * attention grows with the depth), so their number is not computed but moved, a little after each
  * step, by how far that step was from the mark.
  *
+ * Deep in a long prompt the mark is out of reach: reading what came before costs more than the
+ * weights do, for one row as for many. Fewer than LEAST rows then make steps little shorter and the
+ * prompt, and with it the time that answers are slow, several times longer.
+ *
  * Without answers a chunk may take ALONE_US, so that cancelling and joining stay prompt with large
  * models too.
  */
@@ -12,6 +16,7 @@
 #define STRETCH   2.0
 #define START     8 /* tokens beside answers at first */
 #define TILE      4 /* rows that kernels take together: fewer cost nearly the same */
+#define LEAST     8 /* rows of a step that reads, however long it takes */
 #define GAIN      0.2
 #define LOOK      64 /* mixed steps between looks at a plain one */
 #define ALONE_US  300000.0
@@ -47,9 +52,12 @@ static int32_t lanes(int32_t n_decode)
     return n_decode < PACE_LANES ? n_decode : PACE_LANES;
 }
 
-/* The nearest number that fills the step's last tile. */
+/* The nearest number that fills the step's last tile; a step that reads has LEAST rows or, beside
+ * many answers, a tile of prompt. */
 static double whole_tiles(double rows, int32_t n_decode)
 {
+    double least = LEAST - n_decode > TILE ? LEAST - n_decode : TILE;
+    rows = rows < least ? least : rows;
     int32_t tiles = (int32_t)((rows + n_decode) / TILE + 0.5);
     return tiles * TILE > n_decode ? tiles * TILE - n_decode : rows;
 }

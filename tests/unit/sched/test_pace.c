@@ -35,7 +35,8 @@ static void test_answers_flow(void **state)
     assert_int_equal(settle(&p, 4, 5), 5); /* never more than there is room for */
 }
 
-/* Slow models: at least what fills the tile, else prompts would never be read. */
+/* Slow models and deep prompts: at least eight rows, or whole tiles with some of the prompt, else
+ * prompts would hardly be read. */
 static void test_never_starves(void **state)
 {
     struct pace p = {0};
@@ -44,7 +45,8 @@ static void test_never_starves(void **state)
         pace_note(&p, 1, pace_rows(&p, 1, 256), 100000);
     assert_int_equal(p.beside, 1);
     p.mixed = 0;
-    assert_int_equal(pace_rows(&p, 1, 256), 3);
+    assert_int_equal(pace_rows(&p, 1, 256), 7);
+    assert_int_equal(pace_rows(&p, 6, 256), 6);
     assert_int_equal(pace_rows(&p, 1, 2), 2);
 }
 
