@@ -181,12 +181,37 @@ static void attn_run(const void *args, int chunk, const struct pool_region *r, v
         a->kern->attn(&t, &kv);
 }
 
+enum { ROWS_LEAST = 4 }; /* of a tile of many rows: fewer read keys too often */
+
+/* How a kv head's queries are cut: `heads` query heads and at most `rows` rows to a chunk. Large
+ * chunks read keys and values the fewest times, but few of them leave threads idle: the longest run
+ * of rows, or all that decode when nothing else does, should make some for each. */
+static void attn_cut(const struct exec *ex, int32_t group, int32_t n_kv, int32_t *heads,
+                     int32_t *rows)
+{
+    int32_t team = pool_n_thread(ex->pool), longest = 0;
+    for (int32_t s = 0; s < ex->step.n_span; s++)
+        if (ex->step.spans[s].n > longest)
+            longest = ex->step.spans[s].n;
+    int32_t parts = (group + ATTN_Q_MAX - 1) / ATTN_Q_MAX;
+    if (longest == 1 && ex->step.n_span * n_kv * parts < team)
+        parts = (team + ex->step.n_span * n_kv - 1) / (ex->step.n_span * n_kv);
+    parts = parts < group ? parts : group;
+    *heads = (group + parts - 1) / parts;
+    *rows = ATTN_Q_MAX / *heads;
+    if (*rows > ROWS_LEAST)
+        *rows -= *rows % ROWS_LEAST;
+    int64_t chunks = (int64_t)((longest + *rows - 1) / *rows) * n_kv * parts;
+    if (team > 1 && *rows > ROWS_LEAST && longest > ROWS_LEAST && chunks < 2 * (int64_t)team)
+        *rows = ROWS_LEAST;
+}
+
 void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a)
 {
     const struct kv_store *kv = &ex->kv;
-    int32_t group = a->n_head / a->n_kv;
-    int32_t parts = (group + ATTN_Q_MAX - 1) / ATTN_Q_MAX;
-    int32_t heads = (group + parts - 1) / parts, rows = ATTN_Q_MAX / heads;
+    int32_t group = a->n_head / a->n_kv, heads, rows;
+    attn_cut(ex, group, a->n_kv, &heads, &rows);
+    int32_t parts = (group + heads - 1) / heads;
     int32_t n_tile, window = kv->groups[kv->layer_group[a->layer]].window;
     QN_ASSERT(!window || (a->window && a->window <= window)); /* what is older is gone */
     dst->rows = q->rows;
@@ -194,7 +219,7 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
     QN_ASSERT(head.dk == a->dk && head.dv == a->dv && kv->layers[a->layer].n_head == a->n_kv);
     struct attn_args args = {
         .kern = ex->kern,
-        .tiles = step_tiles(ex, a->layer, rows > 4 ? rows & ~3 : rows, &n_tile),
+        .tiles = step_tiles(ex, a->layer, rows, &n_tile),
         .q = q->p,
         .sinks = a->sinks ? a->sinks->vec : NULL,
         .mask = a->index && !a->index->all ? a->index->bits : NULL,
