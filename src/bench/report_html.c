@@ -289,6 +289,7 @@ static void over_users(const struct view *v, const char *metric, const char *tit
         open_card(out, str_of(title), NULL);
         svg_lines(out,
                   &(struct svg_axes){.x_unit = STR_LIT("users"),
+                                     .x_whole = true,
                                      .y_unit = unit,
                                      .label = str_of(title),
                                      .y_from_zero = true},
@@ -432,6 +433,7 @@ static void over_turns(const struct view *v, struct str recording, const char *m
         open_card(out, buf_str(&title), NULL);
         svg_lines(out,
                   &(struct svg_axes){.x_unit = STR_LIT("turn"),
+                                     .x_whole = true,
                                      .y_unit = unit,
                                      .label = buf_str(&title),
                                      .y_from_zero = true},
@@ -553,21 +555,21 @@ static void losses(const struct view *v, struct buf *out)
 }
 
 /* Objects of a list as a table of three texts. */
-static void text_table(const struct json *list, const char *title, const char *const keys[4],
-                       struct buf *out)
+static void text_table(const struct json *list, const char *title, const char *const *keys,
+                       int n_key, struct buf *out)
 {
     if (!json_len(list))
         return;
     buf_addf(out, "<h2>%s</h2>\n<div class=\"scroll\"><table><tr>", title);
-    for (int k = 0; k < 4; k++)
+    for (int k = 0; k < n_key; k++)
         buf_addf(out, "<th class=\"l\">%s</th>", keys[k]);
     buf_addz(out, "</tr>\n");
     for (size_t i = 0; i < json_len(list); i++) {
         if (json_real(json_get(json_at(list, i), "round")) > 0)
             continue;
         buf_addz(out, "<tr>");
-        for (int k = 0; k < 4; k++) {
-            buf_addf(out, "<td class=\"l%s\">", k == 3 ? " w" : "");
+        for (int k = 0; k < n_key; k++) {
+            buf_addf(out, "<td class=\"l%s\">", k == n_key - 1 ? " w" : "");
             svg_text(out, get_str(json_at(list, i), keys[k]));
             buf_addz(out, "</td>");
         }
@@ -594,7 +596,7 @@ static void absent_arms(const struct json *arms, struct buf *out)
 
 void report_html(const struct json *doc, struct buf *out)
 {
-    static const char *const parity_keys[4] = {"probe", "arm", "", "text"};
+    static const char *const parity_keys[3] = {"probe", "arm", "text"};
     static const char *const failure_keys[4] = {"arm", "workload", "phase", "message"};
     struct view v;
     if (!view_open(doc, &v)) {
@@ -618,9 +620,9 @@ void report_html(const struct json *doc, struct buf *out)
             replay_section(&v, out);
     }
     losses(&v, out);
-    text_table(json_get(doc, "parity"), "Do they say the same?", parity_keys, out);
+    text_table(json_get(doc, "parity"), "Do they say the same?", parity_keys, 3, out);
     absent_arms(json_get(doc, "arms"), out);
-    text_table(json_get(doc, "failures"), "Failures", failure_keys, out);
+    text_table(json_get(doc, "failures"), "Failures", failure_keys, 4, out);
     buf_addz(out, "</main></body></html>\n");
     view_close(&v);
 }

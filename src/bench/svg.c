@@ -6,8 +6,8 @@
 
 #include "bench/view.h"
 
-enum { BAR_H = 22, BAR_GAP = 10, NAME_W = 130, BAR_W = 470, WIDTH = 720 };
-enum { PLOT_W = 720, PLOT_H = 260, LEFT = 56, RIGHT = 16, TOP = 14, BOTTOM = 40 };
+enum { BAR_H = 22, BAR_GAP = 10, NAME_W = 118, BAR_W = 262, WIDTH = 500 };
+enum { PLOT_W = 500, PLOT_H = 240, LEFT = 52, RIGHT = 16, TOP = 26, BOTTOM = 40 };
 
 void svg_text(struct buf *out, struct str s)
 {
@@ -146,7 +146,9 @@ static bool find_frame(const struct svg_axes *a, const struct svg_line *lines, s
 
 static void axes(struct buf *out, const struct svg_axes *a, const struct frame *f)
 {
-    double sy = svg_step(f->y1 - f->y0, 5), sx = svg_step(f->x1 - f->x0, 8);
+    double sy = svg_step(f->y1 - f->y0, 5), sx = svg_step(f->x1 - f->x0, 7);
+    if (a->x_whole)
+        sx = fmax(sx, 1);
     for (double y = f->y0; y <= f->y1 + sy / 2; y += sy) {
         buf_addf(out,
                  "<path class=\"grid\" d=\"M%d %.1fH%d\"/><text class=\"tick\" x=\"%d\" "
@@ -165,7 +167,7 @@ static void axes(struct buf *out, const struct svg_axes *a, const struct frame *
     buf_addf(out, "<text class=\"unit\" x=\"%d\" y=\"%d\" text-anchor=\"end\">", PLOT_W - RIGHT,
              PLOT_H - 6);
     svg_text(out, a->x_unit);
-    buf_addf(out, "</text><text class=\"unit\" x=\"%d\" y=\"%d\">", LEFT + 6, TOP + 2);
+    buf_addf(out, "</text><text class=\"unit\" x=\"%d\" y=\"%d\">", 2, 12);
     svg_text(out, a->y_unit);
     buf_addz(out, "</text>");
 }

@@ -31,7 +31,7 @@ struct svg_line {
 };
 struct svg_axes {
     struct str x_unit, y_unit, label; /* label: what the chart shows, for screen readers */
-    bool y_from_zero;
+    bool y_from_zero, x_whole;        /* x_whole: no ticks between whole numbers */
 };
 /* Lines over common axes; points with values that are no numbers are left out. */
 void svg_lines(struct buf *out, const struct svg_axes *a, const struct svg_line *lines, size_t n);

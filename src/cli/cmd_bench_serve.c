@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "bench/bench.h"
 #include "cli/cancel.h"
+#include "cli/history_file.h"
 #include "cli/model_arg.h"
 #include "cli/progress.h"
 #include "cli/verbs.h"
@@ -24,7 +25,8 @@ struct bench_serve_opts {
     int64_t prompt_tokens, load_tokens, requests, budget, stall, ready;
     double limit_ttft, limit_tpot, limit_e2e;
     int preflight;
-    bool dry_run, diagnostic, ignore_eos, no_ramp, no_burst, no_reuse;
+    const char *history;
+    bool no_history, dry_run, diagnostic, ignore_eos, no_ramp, no_burst, no_reuse;
 };
 
 static const char *const preflights[] = {"refuse", "mark", NULL};
@@ -261,6 +263,17 @@ static const struct cli_opt bench_serve_opts[] = {
      .arg = "TEXT",
      .help = "A title for the reports and the history.",
      .off = CLI_AT_STR(S, label)},
+    {.name = "history",
+     .type = CLI_STR,
+     .arg = "FILE",
+     .env = "QUERN_BENCH_HISTORY",
+     .def_text = "bench.sqlite in the cache folder",
+     .help = "The SQLite file that keeps the run's figures.",
+     .off = CLI_AT_STR(S, history)},
+    {.name = "no-history",
+     .type = CLI_FLAG,
+     .help = "Do not keep the run in the history.",
+     .off = CLI_AT_FLAG(S, no_history)},
     {.name = "dry-run",
      .type = CLI_FLAG,
      .help = "Print what would be run and how long it may take.",
@@ -504,7 +517,31 @@ static int print_arm(const struct cli *c, const char *name)
     return cli_write(c, str_of(text)) ? CLI_OK : CLI_FAILED;
 }
 
-static int measure(const struct cli *c, struct setup *s)
+/* What was measured is in the files by now: a history that fails is said, and is no failure. */
+static void keep(const struct cli *c, const struct bench_serve_opts *o, const struct setup *s,
+                 struct buf *line)
+{
+    struct buf path = BUF_INIT, text = BUF_INIT;
+    struct history *h = NULL;
+    struct qn_err err = {0};
+    int64_t id = 0;
+    buf_addf(&path, "%s.json", s->p.out);
+    enum qn_status st = file_read(buf_z(&path), (size_t)1 << 30, &text, &err);
+    if (st == QN_OK)
+        st = history_default(o->history, &h, &err);
+    if (st == QN_OK)
+        st = history_add(h, buf_str(&text), &id, &err);
+    history_close(h);
+    if (st == QN_OK)
+        buf_addf(line, "kept as run %lld: quern bench history, quern bench compare\n",
+                 (long long)id);
+    else
+        cli_say(c, "not kept in the history: %s", err.msg);
+    buf_free(&path);
+    buf_free(&text);
+}
+
+static int measure(const struct cli *c, const struct bench_serve_opts *o, struct setup *s)
 {
     struct bench_outcome got;
     struct qn_err err = {0};
@@ -518,6 +555,8 @@ static int measure(const struct cli *c, struct setup *s)
     buf_addf(&line, "%s%d cells, %d failures: %s.json, %s.md, %s.html\n",
              got.interrupted ? "interrupted; kept " : "", got.cells, got.failures, s->p.out,
              s->p.out, s->p.out);
+    if (!o->no_history)
+        keep(c, o, s, &line);
     bool ok = cli_write(c, buf_str(&line));
     buf_free(&line);
     if (got.interrupted)
@@ -536,7 +575,7 @@ static int run_bench_serve(const struct cli *c, void *opts)
     if (set_up(c, o, &s, &err) != QN_OK)
         rc = cli_fail(c, &err);
     else
-        rc = o->dry_run ? print_plan(c, &s.p) : measure(c, &s);
+        rc = o->dry_run ? print_plan(c, &s.p) : measure(c, o, &s);
     struct buf *const bufs[] = {&s.model, &s.llama, &s.out, &s.command, &s.self};
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
         buf_free(bufs[i]);

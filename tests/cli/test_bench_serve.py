@@ -1,10 +1,13 @@
 """`quern bench serve` against a server of known delays, and against servers that break the protocol."""
 import json
+import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 
@@ -209,3 +212,107 @@ def test_interrupted_keeps_what_was_measured(env, model, arm, tmp_path):
     assert doc["status"] == "interrupted" and len(doc["requests"]) >= 4
     assert summary(doc, "fake", "cold_start_ms")["n"] == 1
     assert (tmp_path / "run.html").exists() and (tmp_path / "run.md").exists()
+
+
+def record(model, label, rates, diagnostic=False):
+    rows = [{"arm": "quern", "workload": "matrix", "point": "", "metric": "decode_tps", "title": "decode",
+             "unit": "tok/s", "better": "higher", "headline": True, "n": len(rates), "mad": 0,
+             "median": statistics.median(rates), "min": min(rates), "max": max(rates), "stable": True,
+             "samples": rates}]
+    return json.dumps({"format": "quern-bench", "schema": 1, "status": "complete", "label": label,
+                       "began_unix": 1, "version": "1", "diagnostic": diagnostic, "marks": [],
+                       "manifest": {"model": {"name": model}}, "machine": {"processor": "cpu"},
+                       "summary": rows, "requests": [1, 2, 3]})
+
+
+def test_history_and_comparison(quern, env, tmp_path):
+    files = []
+    for i, (label, rates, diagnostic) in enumerate((("first", [99, 100, 101], False),
+                                                    ("noise", [100, 101, 102], False),
+                                                    ("faster", [119, 120, 121], False),
+                                                    ("trial", [500], True))):
+        files.append(tmp_path / f"{i}.json")
+        files[-1].write_text(record("m", label, rates, diagnostic))
+    assert "No runs" in quern("bench", "history", ok=True).stdout
+    for n, f in enumerate(files, 1):
+        assert f"run {n}" in quern("bench", "history", "--add", f, ok=True).stdout
+    assert "run 2" in quern("bench", "history", "--add", files[1], ok=True).stdout  # kept once
+    listed = quern("bench", "history", ok=True).stdout.splitlines()
+    assert [line.split()[0] for line in listed[1:]] == ["4", "3", "2", "1"]
+    assert "trial; diagnostic" in listed[1]
+    trend = quern("bench", "history", "--metric", "decode_tps", ok=True).stdout.splitlines()
+    assert len(trend) == 3  # not the diagnostic one
+    assert "+1.0 % (within the noise)" in trend[1] and trend[2].endswith("+18.8 %")
+    out = quern("bench", "compare", "1", "3", ok=True).stdout
+    assert "better 20.0 %" in out and "noise" not in out
+    out = quern("bench", "compare", files[2], files[0], ok=True).stdout
+    assert "worse  20.0 %" in out
+    assert "within the noise" in quern("bench", "compare", "1", "2", ok=True).stdout
+    assert "diagnostic" in quern("bench", "compare", "1", "4", ok=False).stderr
+    assert "no run 9" in quern("bench", "compare", "1", "9", ok=False).stderr
+    (tmp_path / "x.json").write_text("{}")
+    assert "no record" in quern("bench", "history", "--add", tmp_path / "x.json", ok=False).stderr
+
+
+def test_a_run_is_kept(bench, arm, quern):
+    file, _ = arm("good")
+    r, _ = bench(file, *QUICK, "--label", "kept", rc=0)
+    assert "kept as run 1" in r.stdout
+    assert "kept; diagnostic" in quern("bench", "history", ok=True).stdout
+
+
+def test_screenshot(bench, arm, tmp_path):
+    """The report in headless Chromium, light and dark: something is drawn, and the two differ."""
+    chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
+    if not chromium:
+        pytest.skip("no headless Chromium: apt-get install chromium-headless-shell")
+    file, _ = arm("good")
+    bench(file, *QUICK, rc=0)
+    shots = []
+    for scheme in (1, 0):
+        shot = tmp_path / f"{scheme}.png"
+        subprocess.run([chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                        f"--blink-settings=preferredColorScheme={scheme}", "--window-size=600,1000",
+                        f"--screenshot={shot}", f"file://{tmp_path / 'run.html'}"],
+                       check=True, capture_output=True, timeout=90)
+        shots.append(pixels(shot.read_bytes()))
+    light, dark = shots
+    assert light["size"] == dark["size"] == (600, 1000)
+    assert light["mean"] > 200 and dark["mean"] < 80  # a page and its night
+    for shot in shots:
+        assert shot["teal"] > 500, shot  # the first arm's bars are there
+
+
+def pixels(png):
+    """Size, mean brightness and the number of teal pixels of an 8-bit PNG, by the standard library."""
+    at, data, head = 8, b"", None
+    while at < len(png):
+        n, kind = struct.unpack(">I4s", png[at:at + 8])
+        body = png[at + 8:at + 8 + n]
+        head = struct.unpack(">IIBB", body[:10]) if kind == b"IHDR" else head
+        data += body if kind == b"IDAT" else b""
+        at += 12 + n
+    width, height, depth, colour = head
+    step = {2: 3, 6: 4}[colour]
+    assert depth == 8
+    raw, stride, last = zlib.decompress(data), width * step, bytearray(width * step)
+    total = teal = 0
+    for y in range(height):
+        row = bytearray(raw[y * (stride + 1) + 1:(y + 1) * (stride + 1)])
+        unfilter(raw[y * (stride + 1)], row, last, step)
+        last = row
+        if y % 4 == 0:
+            r, g, b = row[0::step], row[1::step], row[2::step]
+            total += sum(g)
+            teal += sum(1 for i in range(width) if g[i] > 95 and g[i] - r[i] > 60 and abs(g[i] - b[i]) < 40)
+    return {"size": (width, height), "mean": total / (width * ((height + 3) // 4)), "teal": teal}
+
+
+def unfilter(kind, row, last, step):
+    for i in range(len(row)) if kind else ():
+        a = row[i - step] if i >= step else 0
+        b, c = last[i], last[i - step] if i >= step else 0
+        if kind == 4:
+            p = a + b - c
+            best = min((abs(p - a), 0, a), (abs(p - b), 1, b), (abs(p - c), 2, c))[2]
+        row[i] = (row[i] + (a, b, (a + b) // 2, best if kind == 4 else 0)[kind - 1]) & 255

@@ -1,0 +1,35 @@
+/*
+ * history.h - what runs have measured, kept in one SQLite file, and what has changed between two of
+ * them. A run is kept without its single requests; the record's own file stays the evidence.
+ */
+#ifndef BENCH_HISTORY_H
+#define BENCH_HISTORY_H
+
+#include "base/json.h"
+
+struct history;
+
+/* Opens or makes the file. */
+enum qn_status history_open(const char *path, struct history **out, struct qn_err *err);
+void history_close(struct history *h); /* NULL is fine */
+/* Adds a record; *id: its number. A record that is there already keeps its number. */
+enum qn_status history_add(struct history *h, struct str record, int64_t *id, struct qn_err *err);
+/* The kept part of a run as a document, freed with json_free. QN_NOT_FOUND. */
+enum qn_status history_get(struct history *h, int64_t id, struct json **out, struct qn_err *err);
+
+/* A table of the newest n runs, for people. */
+enum qn_status history_list(struct history *h, int n, struct buf *out, struct qn_err *err);
+/* How a figure went over the runs of comparable kind (same model, machine and arm; no diagnostic
+ * ones): one line a run with its spread, and whether a change is larger than the noise of both. */
+struct history_figure {
+    const char *arm, *metric, *workload; /* workload NULL = any */
+};
+enum qn_status history_trend(struct history *h, const struct history_figure *f, struct buf *out,
+                             struct qn_err *err);
+
+/* Two records side by side, figure by figure. QN_BAD_INPUT when one is a diagnostic run. What makes
+ * them hard to compare (other machine, model, settings, marks) is said first. */
+enum qn_status compare_records(const struct json *a, const struct json *b, struct buf *out,
+                               struct qn_err *err);
+
+#endif

@@ -1,0 +1,199 @@
+/*
+ * cmd_bench_history.c - `quern bench history` and `quern bench compare`: runs that were kept, how a
+ * figure went over them, two runs side by side. Prints; measures nothing.
+ */
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "bench/history.h"
+#include "cli/history_file.h"
+#include "cli/verbs.h"
+
+enum { RECORD_MAX = 1 << 30 };
+
+struct history_opts {
+    const char *file, *metric, *arm, *workload;
+    struct cli_strs add;
+    int64_t last;
+};
+
+enum qn_status history_default(const char *given, struct history **out, struct qn_err *err)
+{
+    struct buf path = BUF_INIT, dir = BUF_INIT;
+    enum qn_status st = QN_OK;
+    if (given && *given) {
+        buf_addz(&path, given);
+    } else {
+        st = cache_dir(&dir, err);
+        if (st == QN_OK)
+            st = dir_make(buf_z(&dir), err);
+        path_join(&path, buf_z(&dir), "bench.sqlite");
+    }
+    if (st == QN_OK)
+        st = history_open(buf_z(&path), out, err);
+    buf_free(&path);
+    buf_free(&dir);
+    return st;
+}
+
+static enum qn_status add_files(struct history *h, const struct cli_strs *files, struct buf *out,
+                                struct qn_err *err)
+{
+    for (int i = 0; i < files->n; i++) {
+        struct buf text = BUF_INIT;
+        int64_t id = 0;
+        enum qn_status st = file_read(files->v[i], RECORD_MAX, &text, err);
+        if (st == QN_OK)
+            st = history_add(h, buf_str(&text), &id, err);
+        buf_free(&text);
+        if (st != QN_OK) {
+            err_prefix(err, "%s", files->v[i]);
+            return st;
+        }
+        buf_addf(out, "%s is run %lld\n", files->v[i], (long long)id);
+    }
+    return QN_OK;
+}
+
+static int finish(const struct cli *c, enum qn_status st, struct buf *out, const struct qn_err *err)
+{
+    int rc = st == QN_OK ? CLI_OK : cli_fail(c, err);
+    if (st == QN_OK && !cli_write(c, buf_str(out)))
+        rc = CLI_FAILED;
+    buf_free(out);
+    return rc;
+}
+
+static int run_history(const struct cli *c, void *opts)
+{
+    const struct history_opts *o = opts;
+    struct history *h = NULL;
+    struct buf out = BUF_INIT;
+    struct qn_err err = {0};
+    enum qn_status st = history_default(o->file, &h, &err);
+    if (st == QN_OK)
+        st = add_files(h, &o->add, &out, &err);
+    if (st == QN_OK && o->metric)
+        st = history_trend(
+            h,
+            &(struct history_figure){.arm = o->arm, .metric = o->metric, .workload = o->workload},
+            &out, &err);
+    else if (st == QN_OK && !o->add.n)
+        st = history_list(h, (int)o->last, &out, &err);
+    history_close(h);
+    return finish(c, st, &out, &err);
+}
+
+/* A number of the history, or a record's file. */
+static enum qn_status open_run(const char *word, const char *file, struct json **out,
+                               struct qn_err *err)
+{
+    char *end;
+    long long id = strtoll(word, &end, 10);
+    struct history *h = NULL;
+    struct buf text = BUF_INIT;
+    enum qn_status st;
+    if (!*end && id > 0) {
+        st = history_default(file, &h, err);
+        if (st == QN_OK)
+            st = history_get(h, id, out, err);
+        history_close(h);
+        return st;
+    }
+    st = file_read(word, RECORD_MAX, &text, err);
+    if (st == QN_OK)
+        st = json_parse(buf_str(&text), word, JSON_DEPTH_MAX, out, err);
+    buf_free(&text);
+    return st;
+}
+
+static int run_compare(const struct cli *c, void *opts)
+{
+    const struct history_opts *o = opts;
+    struct json *a = NULL, *b = NULL;
+    struct buf out = BUF_INIT;
+    struct qn_err err = {0};
+    enum qn_status st = open_run(c->pos[0], o->file, &a, &err);
+    if (st == QN_OK)
+        st = open_run(c->pos[1], o->file, &b, &err);
+    if (st == QN_OK)
+        st = compare_records(a, b, &out, &err);
+    json_free(a);
+    json_free(b);
+    return finish(c, st, &out, &err);
+}
+
+#define OPT_HISTORY                                                                                \
+    {                                                                                              \
+        .name = "history", .type = CLI_STR, .arg = "FILE", .env = "QUERN_BENCH_HISTORY",           \
+        .def_text = "bench.sqlite in the cache folder", .help = "The SQLite file of kept runs.",   \
+        .off = CLI_AT_STR(struct history_opts, file)                                               \
+    }
+
+static const struct cli_opt history_rows[] = {
+    OPT_HISTORY,
+    {.name = "last",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = 1,
+     .max = 100000,
+     .def = "20",
+     .help = "How many runs to list.",
+     .off = CLI_AT_INT(struct history_opts, last)},
+    {.name = "metric",
+     .type = CLI_STR,
+     .arg = "NAME",
+     .help = "Show how this figure went, e.g. decode_tps (docs/bench-serve.md has all names).",
+     .off = CLI_AT_STR(struct history_opts, metric)},
+    {.name = "arm",
+     .type = CLI_STR,
+     .arg = "NAME",
+     .def = "quern",
+     .help = "Whose figure.",
+     .off = CLI_AT_STR(struct history_opts, arm)},
+    {.name = "workload",
+     .type = CLI_STR,
+     .arg = "NAME",
+     .help = "Only this workload's.",
+     .off = CLI_AT_STR(struct history_opts, workload)},
+    {.name = "add",
+     .type = CLI_STRS,
+     .arg = "FILE",
+     .help = "Add the record of a run made elsewhere.",
+     .off = CLI_AT_STRS(struct history_opts, add)},
+    {.type = CLI_END},
+};
+static const struct cli_opt compare_rows[] = {OPT_HISTORY, {.type = CLI_END}};
+
+const struct cli_verb verb_bench_history = {
+    .name = "bench history",
+    .summary = "list measured runs, or one figure over them",
+    .usage = "[options]",
+    .about =
+        "Lists the runs that `quern bench serve` has kept. With --metric: that figure run by run, "
+        "the change against the run before of the same model and machine, and whether it is "
+        "larger than what both scattered. Diagnostic runs are listed but not compared.",
+    .examples = "quern bench history\n"
+                "quern bench history --metric decode_tps\n"
+                "quern bench history --add laptop.json",
+    .opts = history_rows,
+    .opts_size = sizeof(struct history_opts),
+    .pos_name = "argument",
+    .run = run_history,
+};
+
+const struct cli_verb verb_bench_compare = {
+    .name = "bench compare",
+    .summary = "two measured runs side by side",
+    .usage = "[options] RUN RUN",
+    .about =
+        "RUN is a number from `quern bench history` or the JSON file of a run. Says first what "
+        "makes the two hard to compare, then every figure that both have.",
+    .examples = "quern bench compare 3 7\nquern bench compare before.json after.json",
+    .opts = compare_rows,
+    .opts_size = sizeof(struct history_opts),
+    .pos_min = 2,
+    .pos_max = 2,
+    .pos_name = "RUN",
+    .run = run_compare,
+};
