@@ -58,6 +58,11 @@ soak: ## 10,000 mixed requests over each of two models, 8 at a time, a fifth abo
 	@QUERN_SOAK=10000 QUERN_BUILD=$(BUILD) QUERN_BIN=$(BUILD)/quern $(BUILD)/venv/bin/python -m pytest -q \
 	  -p no:cacheprovider tests/http/test_soak.py
 
+soak-long: ## 100,000 generated tokens of a windowed model in three KV formats: nothing grows
+	@$(MAKE) build
+	@ninja -C $(BUILD) -j $(J) --quiet tests/unit/model/test_kv_quant
+	@QUERN_SOAK_TOKENS=100000 $(BUILD)/tests/unit/model/test_kv_quant
+
 FUZZ_SECONDS ?= 60
 fuzz: ## libFuzzer over every target, FUZZ_SECONDS each (or T=name for one)
 	@tools/setup.sh test $(BUILD)

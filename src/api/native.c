@@ -4,7 +4,9 @@
  */
 #include "api/native.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "api/api_fields.h"
 #include "api/openai_messages.h"
@@ -224,6 +226,27 @@ static void stats_memory(struct jw *w, const struct api_model *m, const struct s
     jw_obj_end(w);
 }
 
+/* How keys and values are kept, in words. */
+static void stats_kv(struct jw *w, const struct api_model *m)
+{
+    const char *id = m->info ? m->info->kv_format : NULL;
+    char mode[64];
+    if (!id)
+        return;
+    if (!strncmp(id, "kv", 2))
+        snprintf(mode, sizeof mode, "uniform-%s", id);
+    else if (!strncmp(id, "turbo-", 6))
+        snprintf(mode, sizeof mode, "turbo %s", id + 6);
+    else
+        snprintf(mode, sizeof mode, "%s",
+                 strncmp(id, "config-", 7) ? id : "mixed (kv_config.json)");
+    jw_key(w, "kv_quant");
+    jw_obj(w);
+    jw_kstrz(w, "mode", mode);
+    jw_kstrz(w, "format", id);
+    jw_obj_end(w);
+}
+
 /* The rows of a step, and what may be asked of the server. */
 static void stats_batch(struct jw *w, const struct api_model *m, const struct sched_stats *s)
 {
@@ -288,6 +311,7 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
     stats_server(&w, m, srv);
     stats_requests(&w, s);
     stats_memory(&w, m, s, srv);
+    stats_kv(&w, m);
     stats_batch(&w, m, s);
     stats_cache(&w, s);
     stats_responses(&w, &srv->responses);

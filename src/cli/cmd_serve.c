@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/sysmem.h"
+#include "cli/memory_plan.h"
 #include "cli/model_arg.h"
 #include "cli/served.h"
 #include "cli/verbs.h"
@@ -27,9 +28,8 @@
 #define KEYS_MAX       64
 #define FDS_WANTED     65536
 #define KEY_FILE_BYTES ((size_t)64 << 10)
-#define PROGRAM_BYTES  ((int64_t)64 << 20) /* tokenizer, requests */
-#define CACHE_BYTES    ((int64_t)1 << 30)  /* when the system does not say how much there is */
-#define FEW_TOKENS     256                 /* a server that cannot hold so many is of no use */
+#define CACHE_BYTES    ((int64_t)1 << 30) /* when the system does not say how much there is */
+#define FEW_TOKENS     256                /* a server that cannot hold so many is of no use */
 
 struct serve_opts {
     const char *model, *host, *api_key, *api_key_file, *config;
@@ -350,9 +350,9 @@ static enum qn_status plan_memory(const struct serve_opts *o, const struct serve
     const struct lm_ops *lm = e->lm.ops;
     int64_t limit = sysmem_limit();
     int64_t budget = o->memory_budget ? o->memory_budget : limit / 10 * 8;
-    int64_t rows = (int64_t)sp->n_lane * info->n_vocab * (int64_t)sizeof(float);
-    int64_t fixed =
-        info->weight_bytes + lm->step_bytes(e->lm.self, sp->n_lane) + rows + PROGRAM_BYTES;
+    struct memory_plan plan =
+        memory_plan_of(info, lm->step_bytes(e->lm.self, sp->n_lane), sp->n_lane);
+    int64_t fixed = memory_fixed(&plan);
     int64_t least = lm->seq_bytes(e->lm.self, FEW_TOKENS < info->n_ctx ? FEW_TOKENS : info->n_ctx);
     if (budget == 0 && !o->kv_budget) /* the system does not say how much there is */
         return QN_OK;

@@ -276,8 +276,6 @@ static void test_amounts(void **state)
     assert_int_equal(token_bytes("llama-mixed", "turbo:k4v3", "turbo-k4v3") * 64, plain * 17);
 }
 
-/* ---- kv_config.json and refusals ------------------------------------------------------------- */
-
 /* A folder that is the model's but for its kv_config.json. */
 static void config_dir(char *dir, size_t n, const char *name, const char *config)
 {
@@ -308,6 +306,93 @@ static void config_gone(const char *dir)
     }
     rmdir(dir);
 }
+
+/* ---- a long conversation --------------------------------------------------------------------- */
+
+static void write_file(const char *dir, const char *name, const char *text)
+{
+    char path[1100];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    unlink(path);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static int64_t resident_bytes(void)
+{
+    long long size = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%lld %lld", &size, &resident), 2);
+    fclose(f);
+    return resident * sysconf(_SC_PAGESIZE);
+}
+
+static const char windowed[] =
+    "{\"model_type\": \"llama\", \"head_dim\": 64, \"hidden_size\": 128,"
+    " \"intermediate_size\": 256, \"num_attention_heads\": 4, \"num_hidden_layers\": 4,"
+    " \"num_key_value_heads\": 2, \"vocab_size\": 512, \"max_position_embeddings\": 200000,"
+    " \"rms_norm_eps\": 1e-06, \"rope_theta\": 10000.0, \"sliding_window\": 96,"
+    " \"layer_types\": [\"sliding_attention\", \"sliding_attention\", \"sliding_attention\","
+    " \"sliding_attention\"], \"quantization\": {\"group_size\": 64, \"bits\": 4}}";
+
+/* Greedy answers of QUERN_SOAK_TOKENS tokens, one step each: once warm nothing grows, neither what
+ * the engine counts nor what the process holds. */
+static void soak(const char *format, int32_t tokens)
+{
+    char dir[600];
+    struct qn_engine *e;
+    struct qn_seq *s;
+    struct qn_err err;
+    float logits[VOCAB_MAX];
+    int64_t most = 0, resident = 0;
+    int32_t id = 7;
+    config_dir(dir, sizeof dir, "llama-swa-q4", "[]");
+    write_file(dir, "config.json", windowed);
+    struct qn_engine_params p = {
+        .model_dir = dir, .n_thread = 1, .kv_quant = format, .weights_only = true};
+    CHECK_OK(qn_engine_open(&p, &e, &err), err);
+    int64_t transient = qn_transient_bytes(e, 1);
+    CHECK_OK(qn_seq_create(e, &s, &err), err);
+    for (int32_t i = 0; i < tokens; i++) {
+        struct qn_step_item it = {s, &id, 1, 1, logits};
+        CHECK_OK(qn_engine_step(e, &it, 1, &err), err);
+        for (int32_t k = id = 0; k < 512; k++)
+            id = logits[k] > logits[id] ? k : id;
+        int64_t used = qn_kv_bytes_used(e);
+        if (i < 1000)
+            most = used > most ? used : most;
+        else if (used > most)
+            fail_msg("%s: %lld bytes at token %d, %lld before", format, (long long)used, i,
+                     (long long)most);
+        if (i == 1000)
+            resident = resident_bytes();
+    }
+    int64_t grown = resident_bytes() - resident;
+    print_message("%-10s %d tokens: %lld KV bytes at most, process grown by %lld\n", format, tokens,
+                  (long long)most, (long long)grown);
+    assert_int_equal(qn_seq_len(s), tokens);
+    assert_true(most <= qn_seq_bytes(e, tokens) && qn_kv_bytes_free(e) <= most);
+    assert_int_equal(qn_seq_bytes(e, tokens), qn_seq_bytes(e, 1000));
+    assert_int_equal(qn_transient_bytes(e, 1), transient);
+    assert_true(grown < (2 << 20)); /* the page table is as long as the context, once */
+    qn_seq_free(s);
+    qn_engine_free(e);
+    config_gone(dir);
+}
+
+static void test_soak(void **state)
+{
+    const char *n = getenv("QUERN_SOAK_TOKENS");
+    int32_t tokens = n ? atoi(n) : 2500;
+    soak("off", tokens);
+    soak("8", tokens);
+    soak("turbo:k8v3", tokens);
+}
+
+/* ---- kv_config.json and refusals ------------------------------------------------------------- */
 
 static void test_config(void **state)
 {
@@ -389,7 +474,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits), cmocka_unit_test(test_reference),
         cmocka_unit_test(test_amounts),   cmocka_unit_test(test_config),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_soak),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
