@@ -259,7 +259,8 @@ static void keep(const struct api_model *m, const struct api_request *r, struct 
     buf_free(&items);
 }
 
-/* Appends an item to the output, and to what is said when a later answer follows on. */
+/* Appends an item to the output, and to what is said when a later answer follows on. For want of
+ * memory nothing of it: the event that tells of the failure holds the output so far. */
 static void add_item(const struct out_item *it, struct buf *output, struct buf *said)
 {
     struct buf *to[] = {output, said};
@@ -267,10 +268,13 @@ static void add_item(const struct out_item *it, struct buf *output, struct buf *
         struct jw w;
         if (i == 1 && it->kind == ITEM_REASONING)
             break;
+        size_t whole = to[i]->n;
         if (to[i]->n > 0)
             buf_addc(to[i], ',');
         jw_init(&w, to[i]);
         write_item(&w, it);
+        if (to[i]->failed)
+            to[i]->n = whole;
     }
 }
 

@@ -198,13 +198,30 @@ static bool error_shaped(const struct ask *a, struct str text)
     return ok;
 }
 
+/* Responses' last event is no error object of HTTP: {"type":"response.failed","response":{...}} or
+ * {"type":"error","message":...}. */
+static bool failed_event(struct str text)
+{
+    struct json *j = NULL;
+    if (json_parse(text, "event", 16, &j, NULL) != QN_OK)
+        return false;
+    struct str type = json_str(json_get(j, "type"));
+    const struct json *e = json_get(json_get(j, "response"), "error");
+    bool ok = (str_eqz(type, "response.failed") && json_str(json_get(e, "message")).n > 0) ||
+              (str_eqz(type, "error") && json_str(json_get(j, "message")).n > 0);
+    json_free(j);
+    return ok;
+}
+
 static bool ends_with_error(const struct ask *a, const struct reply *r)
 {
     const char *last = NULL;
     for (const char *p = r->body; (p = strstr(p, "data: {")) != NULL; p++)
         last = p + 6;
     const char *end = last ? strchr(last, '\n') : NULL;
-    return end && error_shaped(a, (struct str){last, (size_t)(end - last)});
+    struct str event = {last, end ? (size_t)(end - last) : 0};
+    bool responses = strcmp(a->path, "/v1/responses") == 0;
+    return end && (error_shaped(a, event) || (responses && failed_event(event)));
 }
 
 enum verdict { WHOLE, REFUSED, CUT_WITH_ERROR, CUT, MUTE, N_VERDICT };
@@ -237,7 +254,9 @@ static enum verdict judge(const struct ask *a, const struct reply *r, const stru
     }
     if (ends_with_error(a, r))
         return CUT_WITH_ERROR;
-    const char *end = a->anthropic ? "message_stop" : "[DONE]";
+    const char *end = a->anthropic                            ? "message_stop"
+                      : strcmp(a->path, "/v1/responses") == 0 ? "response.completed"
+                                                              : "[DONE]";
     if (a->stream && !strstr(r->body, end))
         return CUT;
     if (!a->stream && (r->n == 0 || r->body[strlen(r->body) - 1] != '}'))
@@ -325,7 +344,7 @@ static void walk(struct house *h, const struct ask *a, const char *point)
         enum verdict v = judge(a, &r, &good);
         seen[v]++;
         if (getenv("QUERN_FAULT_SHOW") && v == (enum verdict)atoi(getenv("QUERN_FAULT_SHOW"))) {
-            print_message("%s point %lld:\n", point, (long long)nth);
+            print_message("%s point %lld: %s\n", point, (long long)nth, r.text);
             fault_where();
         }
         ask(h, &next_one, &r);
@@ -369,6 +388,10 @@ static const struct ask asks[] = {
      "{\"input\":\"[[say:hello zebra]]\",\"max_output_tokens\":40,\"temperature\":0,"
      "\"store\":false}",
      false, false},
+    {"/v1/responses",
+     "{\"input\":\"[[say:hello zebra]]\",\"max_output_tokens\":40,\"temperature\":0,"
+     "\"stream\":true,\"store\":false}",
+     true, false},
 };
 #define N_ASK (int)(sizeof asks / sizeof asks[0])
 

@@ -106,6 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
     const char *name = call_syntaxes[p[0] % n_syn]->name;
     const char *source = p[0] & 0x80 ? "<channel|>" : "</think>";
     QN_ASSERT(out_syntax_detect(&syn, str_of(source), tok, name, &err) == QN_OK);
+    syn.knows_tools = !(p[1] & 8); /* else JSON on a line of its own is a call, too */
     struct api_model m = {.name = "m", .tok = tok, .syntax = &syn};
     struct api_request q = {
         .chat = chat, .tools = tools, .parallel_tool_calls = !(p[1] & 2), .split_reasoning = true};
