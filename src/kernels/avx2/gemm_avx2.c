@@ -18,12 +18,17 @@
 #include "kernels/avx2/codes_avx2.h"
 
 enum {
-    FEW = 4,        /* rows that share an unpacked pair: 8 integer accumulators (12 gain nothing) */
-    FEW_MAX = 8,    /* rows that are unpacked on the fly */
-    TILE_M = 4,     /* rows of a panel tile: 8 integer accumulators */
-    K_CHUNK = 512,  /* inputs of a panel: 16 KiB; a multiple of every group size */
-    PREFETCH = 4096 /* bytes ahead */
+    FEW = 4,       /* rows that share an unpacked pair: 8 integer accumulators (12 gain nothing) */
+    FEW_MAX = 8,   /* rows that are unpacked on the fly */
+    TILE_M = 4,    /* rows of a panel tile: 8 integer accumulators */
+    K_CHUNK = 512, /* inputs of a panel: 16 KiB; a multiple of every group size */
 };
+
+/* Bytes from the weights in hand to those being fetched, the best found for one row. */
+INLINE size_t ahead(enum pack_kind kind)
+{
+    return kind == PACK_U8 ? 2048 : 4096;
+}
 
 /* acc += a*b in pairs, or acc = a*b. The empty asm keeps the sum in its register: gcc 12 otherwise
  * rotates the accumulators through copies, and the number of instructions limits the loop. */
@@ -88,7 +93,7 @@ INLINE void span_few(__m256i *acc, const uint8_t *p, struct acts *a, enum pack_k
 {
     const int run = run_inputs(kind), run_bytes = run * pack_bits(kind) * 2;
     UNROLL for (int i = 0; i < n * run_bytes / run; i += 64)
-        _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + ahead(kind) + i, _MM_HINT_T0);
     acts_hide(a, nm);
     UNROLL for (int j = 0; j < n / 2; j++)
     {
@@ -123,7 +128,7 @@ INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, 
     for (int32_t g = 0; g < n_group; g++) {
         const uint8_t *head = p;
         __m256i acc[2 * FEW];
-        _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + ahead(kind), _MM_HINT_T0);
         p += pack_head_bytes(kind, w->scale);
         span_few(acc, p, &a, kind, nm, unit, true);
         p += bytes;
