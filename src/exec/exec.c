@@ -11,7 +11,7 @@
 
 /* The largest output of a chunk and the work memory of a thread. A reference product keeps one row
  * of weights in it. */
-enum { POOL_OUT = 2 << 20, POOL_WORK = 384 << 10 };
+enum { POOL_OUT = 2 << 20, POOL_WORK = 448 << 10 };
 _Static_assert((int)POOL_WORK >= (int)ATTN_SCRATCH && (int)POOL_WORK >= (int)GEMM_SCRATCH &&
                    (int)POOL_WORK >= 4 * (int)WEIGHT_DIM_MAX,
                "work memory");
@@ -82,7 +82,8 @@ int64_t exec_transient_bytes(const struct exec *ex)
     for (int i = 0; i < QACT_GROUPS; i++) /* values of 2 bytes; a scale and a sum for each group */
         n += (int64_t)ex->qact_values[i] * 2 + (int64_t)(ex->qact_values[i] >> (i + 4)) * 8;
     if (ex->index)
-        n += ((int64_t)ex->max_rows + ATTN_Q_MAX) * ex->index->row_words * 8 +
+        n += ((int64_t)ex->max_rows + ATTN_Q_MAX) *
+                 (ex->index->row_list * 4 + ex->index->row_words * 8) +
              (int64_t)INDEX_SCORE_ROWS * ex->index->n_slot * 4;
     return n + undo_bytes(ex);
 }

@@ -136,6 +136,7 @@ static inline int32_t delta_channels(const struct delta_shape *d)
 
 struct kv_layer {
     int32_t n_head, dk, dv;   /* n_head 0: no keys and values; dv 0: keys only */
+    bool latent;              /* the one head's value is the first dv of its key: kept once */
     int32_t window;           /* tokens a row sees, itself included; older ones go. 0 = all */
     struct delta_shape delta; /* n_v 0: no recurrent state */
     struct kv_form form;      /* how keys and values are coded; k_bits 0: not, bf16 or float32 */
@@ -215,7 +216,7 @@ struct attn_op {
     float scale;
     const struct rope *rope;
     const struct weight *sinks;           /* NULL = none */
-    const struct index *index;            /* only what it chose last; NULL = everything */
+    const struct index *index;            /* latent layers: only what it chose last; or NULL */
     const struct weight *q_norm, *k_norm; /* [dk]; NULL = none */
     float norm_add, norm_eps;
     bool gated;  /* in qkv each query head is followed by d more values: a gate (op_gate) */
@@ -228,7 +229,7 @@ void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *
 void op_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a);
 
 /* Attention over a latent (DeepSeek's MLA): one key head [rms(c) norm | rope(pe)] and one value
- * head rms(c) norm for all query heads, kept in a KV layer of 1 head, dk = d_latent + d_rope, dv =
+ * head rms(c) norm for all query heads, kept in a latent KV layer, dk = d_latent + d_rope, dv =
  * d_latent.   kv: [rows, c | pe];   q_out head i = [latent head i | rope(pe of q's head i)] with
  * latent [rows, H d_latent] and q [rows, H (d_nope | d_rope)]. op_attn follows. */
 struct latent_op {

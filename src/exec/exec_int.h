@@ -129,14 +129,16 @@ struct moe {
 };
 
 /* Sparse attention's choice. */
-enum { INDEX_SLOTS = 512, INDEX_SCORE_ROWS = 16 };
+enum { INDEX_SLOTS = 512, INDEX_SCORE_ROWS = 16, INDEX_TOP_MAX = 1 << 18 };
 struct index {
     int32_t top_k;
     int32_t n_slot, row_words; /* tokens there is room for, a multiple of INDEX_SLOTS; / 64 */
+    int32_t row_list;          /* entries of a row's list */
     bool all;                  /* the last choice: every row sees everything */
-    uint64_t *bits;            /* [rows][row_words] */
-    float *scores;             /* [INDEX_SCORE_ROWS][n_slot] */
-    struct tensor *q;          /* rotated */
+    int32_t *lists;            /* [rows][row_list]: how many were chosen, then which, rising */
+    uint64_t *bits;   /* [rows][row_words]: the same as a mask, for memory that is no latent */
+    float *scores;    /* [INDEX_SCORE_ROWS][n_slot] */
+    struct tensor *q; /* rotated */
 };
 
 /* A step's rows, in memory that outlives it. */

@@ -1,5 +1,5 @@
 /*
- * index.c - the memory of a sparse attention's index: the bit mask of a step's rows over tokens,
+ * index.c - the memory of a sparse attention's index: lists of the tokens that a step's rows chose,
  * and scores of a few rows. One serves all layers of a model.
  */
 #include <stdlib.h>
@@ -10,6 +10,7 @@ void index_free(struct index *ix)
 {
     if (!ix)
         return;
+    free(ix->lists);
     free(ix->bits);
     free(ix->scores);
     free(ix);
@@ -27,15 +28,20 @@ enum qn_status index_create(struct exec *ex, int32_t top_k, int32_t q_cols, stru
     ix->top_k = top_k;
     ix->n_slot = (ex->n_ctx + ex->max_rows + 2 * INDEX_SLOTS - 1) / INDEX_SLOTS * INDEX_SLOTS;
     ix->row_words = ix->n_slot / 64;
+    ix->row_list = 1 + (top_k < ix->n_slot ? top_k : 0); /* more than fit: all are seen */
+    if (ix->row_list > INDEX_TOP_MAX)
+        QN_FAIL(err, QN_UNSUPPORTED, "index", "%d tokens chosen of each context; at most %d", top_k,
+                INDEX_TOP_MAX - 1);
     if (ix->n_slot / INDEX_SLOTS > POOL_CHUNK_MAX)
         QN_FAIL(err, QN_UNSUPPORTED, "index", "%d tokens of context; at most %d with an index",
                 ex->n_ctx, POOL_CHUNK_MAX * INDEX_SLOTS - ex->max_rows - INDEX_SLOTS);
     size_t rows = (size_t)ex->max_rows + ATTN_Q_MAX;
-    ix->bits = calloc(rows * (size_t)ix->row_words, sizeof *ix->bits);
+    ix->lists = calloc(rows * (size_t)ix->row_list, sizeof *ix->lists);
     ix->scores = calloc((size_t)INDEX_SCORE_ROWS * (size_t)ix->n_slot, sizeof *ix->scores);
-    if (!ix->bits || !ix->scores)
-        QN_FAIL(err, QN_NO_MEMORY, "index", "out of memory for masks of %zu rows by %d tokens",
-                rows, ix->n_slot);
+    ix->bits = calloc(rows * (size_t)ix->row_words, sizeof *ix->bits);
+    if (!ix->lists || !ix->bits || !ix->scores)
+        QN_FAIL(err, QN_NO_MEMORY, "index", "out of memory for lists of %zu rows by %d tokens",
+                rows, ix->row_list);
     *out = ix;
     return tensor_create(ex, q_cols, &ix->q, err);
 }

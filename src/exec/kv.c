@@ -2,8 +2,8 @@
  * kv.c - the store of KV memory: groups of layers that forget alike, their pages, recurrent states,
  * and the accounts.
  *
- * A page of a group is, per layer of it: K of each head, then V of each head (layouts: kernels.h,
- * kvq.h).
+ * A page of a group is, per layer of it: K of each head, then V of each head, or the latent that is
+ * both (layouts: kernels.h, kvq.h). Latents in few bits lie as K and V.
  * Pages are handed out zeroed, because attention multiplies lanes behind the last token by zero and
  * a stale NaN would survive that. A page nobody holds goes to its group's stack for reuse; past a
  * bound it goes back to the system, behind a quiesce, because a late worker may still read it.
@@ -118,7 +118,11 @@ static enum qn_status place_layer(struct kv_store *kv, const struct kv_layer *l,
         return QN_OK;
     }
     enum kv_type type = l->form.k_bits ? KV_CODED : kv->type;
-    size_t bytes = kv_key_bytes(type, &l->form, l->dk) + kv_value_bytes(type, &l->form, l->dv);
+    bool latent = l->latent && type != KV_CODED;
+    QN_ASSERT(!latent || (l->n_head == 1 && l->dv <= l->dk && !l->window));
+    kv->layers[i].latent = latent;
+    size_t bytes =
+        kv_key_bytes(type, &l->form, l->dk) + (latent ? 0 : kv_value_bytes(type, &l->form, l->dv));
     bytes = (size_t)l->n_head * (bytes / KV_PAGE);
     int32_t g = bytes ? group_of(kv, l->window) : 0;
     kv->layer_group[i] = (int8_t)g;
@@ -374,6 +378,7 @@ struct kv_head kv_head_of(const struct exec *ex, int32_t layer, int32_t head)
     size_t k = kv_key_bytes(h.type, &h.form, h.dk), v = kv_value_bytes(h.type, &h.form, h.dv);
     h.k_off = ex->kv.layer_off[layer] + (size_t)head * k;
     h.v_off = ex->kv.layer_off[layer] + (size_t)l->n_head * k + (size_t)head * v;
+    h.latent = l->latent;
     return h;
 }
 
@@ -383,6 +388,9 @@ void kv_append(struct exec *ex, const struct kv_seq *s, const struct kv_head *h,
     uint8_t *page = kv_page_of(ex, s, layer, pos), *k = page + h->k_off, *v = page + h->v_off;
     if (h->type == KV_CODED)
         ex->kern->kv_code(h, k, v, pos % KV_PAGE, kx, vx);
+    else if (h->latent)
+        ex->kern->latent_put(k + (size_t)(pos % KV_PAGE) * (size_t)h->dk * kv_elem_bytes(h->type),
+                             kx, h->dk, h->type);
     else
         ex->kern->kv_put(k, v, pos % KV_PAGE, kx, vx, h->dk, h->dv, h->type);
 }

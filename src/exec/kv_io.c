@@ -243,9 +243,9 @@ void kv_layout_describe(const struct exec *ex, struct buf *out)
                  kv->groups[g].page_bytes);
     for (int32_t i = 0; i < kv->n_layer; i++) {
         const struct kv_layer *l = &kv->layers[i];
-        buf_addf(out,
-                 "layer %d group %d at %zu: %d x %d+%d window %d delta %d,%d x %d,%d taps %d\n", i,
-                 (int)kv->layer_group[i], kv->layer_off[i], l->n_head, l->dk, l->dv, l->window,
-                 l->delta.n_k, l->delta.n_v, l->delta.dk, l->delta.dv, l->delta.taps);
+        buf_addf(
+            out, "layer %d group %d at %zu: %d x %d%c%d window %d delta %d,%d x %d,%d taps %d\n", i,
+            (int)kv->layer_group[i], kv->layer_off[i], l->n_head, l->dk, l->latent ? '/' : '+',
+            l->dv, l->window, l->delta.n_k, l->delta.n_v, l->delta.dk, l->delta.dv, l->delta.taps);
     }
 }

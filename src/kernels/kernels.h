@@ -111,6 +111,8 @@ struct qact {
  *   bf16   K [t/16][d/2][16 tokens][2 dims]     V [t/2][d][2 tokens]
  *   f32    K [t/16][d][16 tokens]               V [t][d]
  *   coded  kernels/kvq.h
+ *
+ * A latent is K and V at once and lies token by token: [t][dk], of which the first dv are V.
  */
 enum { KV_PAGE = 64, ATTN_BLOCK = 256, ATTN_Q_MAX = 32, HEAD_DIM_MAX = 576 };
 enum kv_type { KV_BF16, KV_F32, KV_CODED };
@@ -133,6 +135,7 @@ static inline size_t kv_elem_bytes(enum kv_type t)
 struct kv_head {
     const uint8_t *const *pages; /* page table; entries past the end point at valid memory */
     size_t k_off, v_off;         /* bytes from a page's start to this (layer, head)'s K and V */
+    bool latent;                 /* K and V at once: see above */
     int32_t dk, dv;              /* head sizes; multiples of 16, at most HEAD_DIM_MAX */
     enum kv_type type;
     struct kv_form form; /* of KV_CODED */
@@ -152,13 +155,26 @@ struct attn_tile {
      * row sees at least one token. */
     const uint64_t *mask;
     size_t mask_stride;
+    /* latent_attn, for which no mask counts: the one row sees these n_token >= 1 tokens, rising;
+     * NULL = all. */
+    const int32_t *tokens;
+    int32_t n_token;
     void *scratch; /* ATTN_SCRATCH bytes, 64-byte aligned */
 };
 /* Per query: floats of a block's weights, q and two outputs; for coded memory the query as 16-bit
  * integers with scale, sum and sum of integers of its groups, and a page's weights likewise. */
 enum {
     ATTN_SCRATCH_CODED = 2 * HEAD_DIM_MAX + 4 * (3 * (HEAD_DIM_MAX / 32) + 16) + 2 * KV_PAGE,
-    ATTN_SCRATCH = ATTN_Q_MAX * (4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) + ATTN_SCRATCH_CODED)
+    ATTN_SCRATCH = ATTN_Q_MAX * (4 * (ATTN_BLOCK + 3 * HEAD_DIM_MAX + 16) + ATTN_SCRATCH_CODED) +
+                   HEAD_DIM_MAX * 64
+};
+
+/* A row of sparse attention's index. */
+struct index_query {
+    const float *q, *w; /* [n_head][dk], [n_head] */
+    int32_t n_head, dk; /* dk even */
+    float scale;
+    enum kv_type type;
 };
 
 /* ---- gated delta net ------------------------------------------------------------------------ *
@@ -223,6 +239,13 @@ struct kernels {
     /* Attention over blocks of ATTN_BLOCK tokens at absolute positions, merged in ascending
      * order. */
     void (*attn)(const struct attn_tile *t, const struct kv_head *kv);
+    /* The same over a latent in a plain type (kv->v_off, windows and sinks do not count): blocks
+     * are of what is seen. Writing a token's: row is where it lies. */
+    void (*latent_attn)(const struct attn_tile *t, const struct kv_head *kv);
+    void (*latent_put)(uint8_t *row, const float *x, int32_t dk, enum kv_type type);
+    /* s[t] = sum over heads, rising, of w_h scale max(q_h . key_t, 0), for 16 tokens of K; k: where
+     * they lie. */
+    void (*index_score)(float *s, const uint8_t *k, const struct index_query *q);
 
     /* y = u / (1 + e^-g) */
     void (*sigmul)(float *y, const float *g, const float *u, int32_t n);

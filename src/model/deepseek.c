@@ -206,7 +206,8 @@ static enum qn_status common(struct model *m, const struct json *c, const char *
     if (!s->layers || !s->kv)
         QN_FAIL(err, QN_NO_MEMORY, s->name, "out of memory for %d layers", m->n_layer);
     for (int32_t i = 0; i < m->n_layer; i++)
-        s->kv[i] = (struct kv_layer){.n_head = 1, .dk = s->kv_rank + s->d_rope, .dv = s->kv_rank};
+        s->kv[i] = (struct kv_layer){
+            .n_head = 1, .latent = true, .dk = s->kv_rank + s->d_rope, .dv = s->kv_rank};
     m->kv = s->kv;
     QN_TRY(read_routing(m, c, err));
     return read_rope(m, c, err);

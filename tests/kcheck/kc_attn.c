@@ -1,6 +1,7 @@
 /*
- * kc_attn.c - checks of kv_put, kv_code and attn. The judge computes each row by itself, the kernel
- * a whole tile: equality says that a prefill tile and a single decode row take the same steps.
+ * kc_attn.c - checks of kv_put, kv_code, attn, its form over a latent and the index. The judge
+ * computes each row by itself, the kernel a whole tile: equality says that a prefill tile and a
+ * single decode row take the same steps.
  */
 #include "kcheck.h"
 
@@ -204,8 +205,10 @@ struct attn_call {
 static void run_attn(void *arg)
 {
     struct attn_call *a = arg;
+    void (*attn)(const struct attn_tile *, const struct kv_head *) =
+        a->kv->latent ? a->k->latent_attn : a->k->attn;
     if (!a->single) {
-        a->k->attn(&a->t, a->kv);
+        attn(&a->t, a->kv);
         return;
     }
     for (int32_t r = 0; r < a->t.n_row; r++) {
@@ -215,7 +218,7 @@ static void run_attn(void *arg)
         t.pos += r;
         t.mask += t.mask ? (size_t)r * t.mask_stride : 0;
         t.n_row = 1;
-        a->k->attn(&t, a->kv);
+        attn(&t, a->kv);
     }
 }
 
@@ -224,6 +227,9 @@ static void put_token(struct kc *c, const struct kv_head *kv, uint8_t *page, int
 {
     if (kv->type == KV_CODED)
         c->judge->kv_code(kv, page, page + kv->v_off, t, x, x + kv->dk);
+    else if (kv->latent)
+        c->judge->latent_put(page + (size_t)(t * kv->dk) * kv_elem_bytes(kv->type), x, kv->dk,
+                             kv->type);
     else
         c->judge->kv_put(page, page + kv->v_off, t, x, x + kv->dk, kv->dk, kv->dv, kv->type);
 }
@@ -234,7 +240,7 @@ static void kv_new(struct kc *c, struct kv_head *kv, int32_t n_tok, enum kc_gen 
 {
     int32_t n_page = (n_tok + KV_PAGE - 1) / KV_PAGE;
     kv->v_off = kv_key_bytes(kv->type, &kv->form, kv->dk);
-    size_t bytes = kv->v_off + kv_value_bytes(kv->type, &kv->form, kv->dv);
+    size_t bytes = kv->v_off + (kv->latent ? 0 : kv_value_bytes(kv->type, &kv->form, kv->dv));
     uint8_t *p = kc_alloc(c, (size_t)n_page * bytes, 64, KC_IN);
     const uint8_t **pages = kc_alloc(c, (size_t)n_page * sizeof *pages, sizeof *pages, KC_IN);
     float *x = kc_alloc(c, (size_t)(kv->dk + kv->dv) * 4, 4, KC_IN);
@@ -257,6 +263,14 @@ static double kv_value(const struct kv_head *kv, int32_t t, int32_t i, bool is_k
     const uint8_t *p = kv->pages[t / KV_PAGE] + (is_k ? kv->k_off : kv->v_off);
     if (kv->type == KV_CODED)
         return (is_k ? kv_key_at : kv_value_at)(kv, t, i);
+    if (kv->latent) {
+        uint16_t half = 0;
+        float f = 0;
+        memcpy(kv->type == KV_F32 ? (void *)&f : (void *)&half,
+               kv->pages[t / KV_PAGE] + (s * dk + d) * kv_elem_bytes(kv->type),
+               kv_elem_bytes(kv->type));
+        return (double)(kv->type == KV_F32 ? f : ref_bf16(half));
+    }
     if (kv->type == KV_F32) {
         float f;
         memcpy(&f, p + 4 * (is_k ? (s / 16 * dk + d) * 16 + s % 16 : s * dv + d), 4);
@@ -446,6 +460,23 @@ static const uint64_t *mask_new(struct kc *c, struct attn_tile *t)
     return m;
 }
 
+/* Few or many of the row's tokens, as a list and, for the judges, as a mask. */
+static void choose(struct kc *c, struct attn_tile *t)
+{
+    int32_t *list = kc_alloc(c, (size_t)(t->pos + 1) * sizeof *list, sizeof *list, KC_IN);
+    uint64_t *mask = kc_alloc(c, (size_t)(t->pos / 64 + 1) * 8, 8, KC_IN);
+    int32_t one_in = kc_int(c, 1, 9);
+    memset(mask, 0, (size_t)(t->pos / 64 + 1) * 8);
+    t->n_token = 0;
+    for (int32_t i = 0; i <= t->pos; i++)
+        if (kc_int(c, 1, one_in) == 1 || (i == t->pos && !t->n_token)) {
+            list[t->n_token++] = i;
+            mask[i / 64] |= 1ull << (i % 64);
+        }
+    t->tokens = list;
+    t->mask = mask;
+}
+
 static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head *kv,
                         enum kc_gen gen)
 {
@@ -456,12 +487,14 @@ static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head 
     kc_fill(c, gen, q, n_q);
     t->q = q;
     t->scale = 1.0f / sqrtf((float)kv->dk);
-    if (kc_u64(c) % 3 == 0) {
+    if (!kv->latent && kc_u64(c) % 3 == 0) {
         float *s = kc_alloc(c, (size_t)t->n_head * 4, 4, KC_IN);
         kc_fill(c, GEN_NORMAL, s, (size_t)t->n_head);
         t->sinks = s;
     }
-    if (kc_u64(c) % 3 == 0)
+    if (kv->latent && t->n_row == 1 && kc_u64(c) % 3)
+        choose(c, t);
+    if (!kv->latent && kc_u64(c) % 3 == 0)
         t->mask = mask_new(c, t);
     t->scratch = kc_alloc(c, ATTN_SCRATCH, 64, KC_OUT);
 }
@@ -485,10 +518,15 @@ static void attn_case(struct kc *c, uint32_t i, bool coded)
     struct attn_tile t = {.n_head = kc_int(c, 1, 9),
                           .pos = edges[kc_int(c, 0, 16)],
                           .window = windows[kc_int(c, 0, 8)]};
+    kv.latent = !coded && i % 4 >= 2;
+    if (kv.latent) {
+        kv.dv = kv.dv < kv.dk ? kv.dv : kv.dk;
+        t.window = 0;
+    }
     t.n_row = i % 3 ? kc_int(c, 1, ATTN_Q_MAX / t.n_head) : 1;
     int32_t n_tok = t.pos + t.n_row;
-    kc_shape(c, "%s dk%d dv%d heads %d rows %d pos %d window %d %s", form_name(&kv), kv.dk, kv.dv,
-             t.n_head, t.n_row, t.pos, t.window, kc_gen_name(gen));
+    kc_shape(c, "%s%s dk%d dv%d heads %d rows %d pos %d window %d %s", kv.latent ? "latent " : "",
+             form_name(&kv), kv.dk, kv.dv, t.n_head, t.n_row, t.pos, t.window, kc_gen_name(gen));
     kv_new(c, &kv, n_tok, gen);
     attn_inputs(c, &t, &kv, gen);
     size_t n = (size_t)(t.n_row - 1) * t.out_stride + (size_t)(t.n_head * kv.dv);
@@ -507,8 +545,67 @@ static void attn_case(struct kc *c, uint32_t i, bool coded)
         attn_ref(c, &got);
 }
 
+/* ---- the index ------------------------------------------------------------------------------ */
+
+struct index_call {
+    const struct kernels *k;
+    struct index_query q;
+    const uint8_t *keys;
+    float *s;
+};
+
+static void run_index(void *arg)
+{
+    struct index_call *a = arg;
+    a->k->index_score(a->s, a->keys, &a->q);
+}
+
+static void index_case(struct kc *c, uint32_t i)
+{
+    enum kc_gen gen = kc_gen_of(c, i);
+    struct kv_head kv = {.dk = 16 * kc_int(c, 1, 9), .dv = 16, .type = i & 1 ? KV_F32 : KV_BF16};
+    struct index_call got = {
+        .k = c->k, .q = {.n_head = kc_int(c, 1, 9), .dk = kv.dk, .scale = 0.3f, .type = kv.type}};
+    kc_shape(c, "%s dk%d heads %d %s", kv.type == KV_F32 ? "f32" : "bf16", kv.dk, got.q.n_head,
+             kc_gen_name(gen));
+    kv_new(c, &kv, 16, gen);
+    float *q = kc_alloc(c, (size_t)(got.q.n_head * kv.dk) * 4, 4, KC_IN);
+    float *w = kc_alloc(c, (size_t)got.q.n_head * 4, 4, KC_IN);
+    kc_fill(c, gen, q, (size_t)(got.q.n_head * kv.dk));
+    kc_fill(c, GEN_NORMAL, w, (size_t)got.q.n_head);
+    got.q.q = q;
+    got.q.w = w;
+    got.keys = kv.pages[0];
+    struct index_call want = got;
+    want.k = c->judge;
+    want.s = kc_alloc(c, 64, 4, KC_OUT);
+    got.s = kc_alloc(c, 64, 4, KC_OUT);
+    run_index(&want);
+    if (!kc_run(c, run_index, &got) || !kc_same(c, "scores", got.s, want.s, 16) ||
+        gen == GEN_SPECIAL || gen == GEN_WILD)
+        return;
+    for (int32_t t = 0; t < 16; t++) {
+        double sum = 0, mass = 0;
+        for (int32_t h = 0; h < got.q.n_head; h++) {
+            double dot = 0, all = 0;
+            for (int32_t d = 0; d < kv.dk; d++) {
+                double p = (double)q[h * kv.dk + d] * kv_value(&kv, t, d, true);
+                dot += p;
+                all += fabs(p);
+            }
+            sum += (double)w[h] * (double)got.q.scale * fmax(dot, 0);
+            mass += fabs((double)w[h]) * (double)got.q.scale * all;
+        }
+        kc_near(c, "score", (double)got.s[t], sum,
+                UNIT * (kv.dk + got.q.n_head + 4) * mass + (double)FLT_MIN);
+    }
+}
+
 void kc_attn(struct kc *c)
 {
+    for (uint32_t i = 0; i < 100; i++)
+        if (kc_case(c, "index", i))
+            index_case(c, i);
     for (uint32_t i = 0; i < 200; i++)
         if (kc_case(c, "kv_put", i))
             put_case(c, i);

@@ -3,7 +3,7 @@
  * sequences.
  *
  * A chunk of attention is one tile of rows of a sequence times one kv head (with the query heads
- * that share it, at most ATTN_Q_MAX queries).
+ * that share it, at most ATTN_Q_MAX queries); where rows see what an index chose, one row.
  */
 #include <string.h>
 
@@ -101,8 +101,10 @@ struct attn_args {
     const struct kernels *kern;
     const struct attn_rows *tiles;
     const float *q, *sinks;
-    const uint64_t *mask; /* NULL = everything */
-    size_t mask_words;
+    /* NULL = everything is seen: of latents by lists, behind their number, otherwise by masks */
+    const int32_t *lists;
+    const uint64_t *mask;
+    size_t row_list, mask_words;
     float *dst;
     size_t ldq, ldd;
     struct kv_head kv;              /* of the first kv head, but for the pages */
@@ -160,6 +162,7 @@ static void attn_run(const void *args, int chunk, const struct pool_region *r, v
     kv.pages = p.rows.pages;
     kv.k_off += (size_t)p.kv_head * a->k_bytes;
     kv.v_off += (size_t)p.kv_head * a->v_bytes;
+    const int32_t *list = a->lists ? a->lists + (size_t)p.rows.row0 * a->row_list : NULL;
     struct attn_tile t = {
         .q = a->q + (size_t)p.rows.row0 * a->ldq + (size_t)p.head0 * (size_t)a->dk,
         .out = (float *)r[0].p,
@@ -173,12 +176,14 @@ static void attn_run(const void *args, int chunk, const struct pool_region *r, v
         .sinks = a->sinks ? a->sinks + p.head0 : NULL,
         .mask = a->mask ? a->mask + (size_t)p.rows.row0 * a->mask_words : NULL,
         .mask_stride = a->mask_words,
+        .tokens = list ? list + 1 : NULL,
+        .n_token = list ? list[0] : 0,
         .scratch = work,
     };
     if (a->reference)
         ref_attn(&t, &kv);
     else
-        a->kern->attn(&t, &kv);
+        (kv.latent ? a->kern->latent_attn : a->kern->attn)(&t, &kv);
 }
 
 enum { ROWS_LEAST = 4 }; /* of a tile of many rows: fewer read keys too often */
@@ -209,21 +214,25 @@ static void attn_cut(const struct exec *ex, int32_t group, int32_t n_kv, int32_t
 void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a)
 {
     const struct kv_store *kv = &ex->kv;
+    bool latent = kv->layers[a->layer].latent, listed = a->index && !a->index->all;
     int32_t group = a->n_head / a->n_kv, heads, rows;
     attn_cut(ex, group, a->n_kv, &heads, &rows);
     int32_t parts = (group + heads - 1) / heads;
     int32_t n_tile, window = kv->groups[kv->layer_group[a->layer]].window;
     QN_ASSERT(!window || (a->window && a->window <= window)); /* what is older is gone */
+    QN_ASSERT(!latent || (a->n_kv == 1 && !a->window && !a->sinks));
     dst->rows = q->rows;
     struct kv_head head = kv_head_of(ex, a->layer, 0);
     QN_ASSERT(head.dk == a->dk && head.dv == a->dv && kv->layers[a->layer].n_head == a->n_kv);
     struct attn_args args = {
         .kern = ex->kern,
-        .tiles = step_tiles(ex, a->layer, rows, &n_tile),
+        .tiles = step_tiles(ex, a->layer, latent && listed ? 1 : rows, &n_tile),
         .q = q->p,
         .sinks = a->sinks ? a->sinks->vec : NULL,
-        .mask = a->index && !a->index->all ? a->index->bits : NULL,
-        .mask_words = a->index ? (size_t)a->index->row_words : 0,
+        .lists = listed && latent ? a->index->lists : NULL,
+        .mask = listed ? a->index->bits : NULL,
+        .row_list = listed ? (size_t)a->index->row_list : 0,
+        .mask_words = listed ? (size_t)a->index->row_words : 0,
         .dst = dst->p,
         .ldq = (size_t)q->cols,
         .ldd = (size_t)dst->cols,

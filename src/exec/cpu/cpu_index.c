@@ -1,6 +1,6 @@
 /*
- * cpu_index.c - the index of sparse attention: scores of all earlier tokens for a row, and the set
- * of the best as a bit mask over tokens.
+ * cpu_index.c - the index of sparse attention: scores of all earlier tokens for a row, and the list
+ * of the best.
  *
  * Scores are made for INDEX_SCORE_ROWS rows at a time, a chunk being one row's run of SCORE_TOKENS
  * tokens; then a chunk is one row's selection. Lanes are tokens and sums run over ascending
@@ -66,6 +66,7 @@ static void append_keys(struct exec *ex, const struct rows_job *j, const struct 
 /* ---- scores: one row against SCORE_TOKENS tokens ---------- */
 
 struct index_args {
+    const struct kernels *kern;
     const struct index *ix;
     const struct attn_rows *tiles; /* of one row each */
     const float *q, *w;
@@ -88,44 +89,11 @@ static int score_regions(const void *args, int chunk, struct pool_region *r)
     return 1;
 }
 
-static float bf16_at(uint32_t pair, int high)
-{
-    uint32_t u = high ? pair & 0xFFFF0000u : pair << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-/* 16 tokens: s += w relu(q . k) for each head */
-static void score_lanes(const struct index_args *a, const float *q, const float *w,
-                        const uint8_t *k, float *s)
-{
-    float key[HEAD_DIM_MAX][16];
-    for (int32_t d = 0; d < a->dk; d++)
-        if (a->type == KV_F32) {
-            memcpy(key[d], k + (size_t)d * 64, 64);
-        } else {
-            uint32_t pair[16];
-            memcpy(pair, k + (size_t)(d / 2) * 64, 64);
-            for (int t = 0; t < 16; t++)
-                key[d][t] = bf16_at(pair[t], d % 2);
-        }
-    memset(s, 0, 16 * sizeof *s);
-    for (int32_t h = 0; h < a->n_head; h++, q += a->dk) {
-        float dot[16] = {0}, weight = w[h] * a->scale;
-        for (int32_t d = 0; d < a->dk; d++)
-            for (int t = 0; t < 16; t++)
-                dot[t] += q[d] * key[d][t];
-        for (int t = 0; t < 16; t++)
-            s[t] += weight * (dot[t] > 0 ? dot[t] : 0);
-    }
-}
-
-/* The same in double. */
-static void score_lanes_ref(const struct index_args *a, const float *q, const float *w,
-                            const uint8_t *k, float *s)
+/* 16 tokens in double: s += w relu(q . k) for each head */
+static void score_ref(float *s, const uint8_t *k, const struct index_query *a)
 {
     double sum[16] = {0};
+    const float *q = a->q;
     for (int32_t h = 0; h < a->n_head; h++, q += a->dk)
         for (int t = 0; t < 16; t++) {
             double dot = 0;
@@ -134,7 +102,7 @@ static void score_lanes_ref(const struct index_args *a, const float *q, const fl
                 memcpy(&x, k + (size_t)d * 64 + (size_t)t * 4, 4);
                 dot += (double)q[d] * (double)x;
             }
-            sum[t] += (double)w[h] * (double)a->scale * (dot > 0 ? dot : 0);
+            sum[t] += (double)a->w[h] * (double)a->scale * (dot > 0 ? dot : 0);
         }
     for (int t = 0; t < 16; t++)
         s[t] = (float)sum[t];
@@ -146,8 +114,12 @@ static void score_run(const void *args, int chunk, const struct pool_region *r, 
     int32_t row = a->row0 + chunk / a->n_run, t0 = chunk % a->n_run * SCORE_TOKENS;
     struct attn_rows tile = a->tiles[row];
     float *s = (float *)r[0].p;
-    const float *q = a->q + (size_t)row * (size_t)a->n_head * (size_t)a->dk;
-    const float *w = a->w + (size_t)row * (size_t)a->n_head;
+    struct index_query q = {.q = a->q + (size_t)row * (size_t)a->n_head * (size_t)a->dk,
+                            .w = a->w + (size_t)row * (size_t)a->n_head,
+                            .n_head = a->n_head,
+                            .dk = a->dk,
+                            .scale = a->scale,
+                            .type = a->type};
     size_t group = (size_t)a->dk * 16 * kv_elem_bytes(a->type);
     for (int32_t g = 0; g < SCORE_TOKENS / 16; g++) {
         int32_t t = t0 + g * 16;
@@ -157,7 +129,7 @@ static void score_run(const void *args, int chunk, const struct pool_region *r, 
         }
         const uint8_t *k =
             tile.pages[t / KV_PAGE] + a->layer_off + (size_t)(t % KV_PAGE / 16) * group;
-        (a->reference ? score_lanes_ref : score_lanes)(a, q, w, k, s + g * 16);
+        (a->reference ? score_ref : a->kern->index_score)(s + g * 16, k, &q);
     }
 }
 
@@ -172,9 +144,9 @@ static uint32_t ordered(float f)
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The key of the k-th largest of s[n], byte by byte from the top; *equal: how many of the tokens
- * with just that key belong to the k. */
-static uint32_t kth_key(const float *s, int32_t n, int32_t k, int32_t *equal)
+/* The key of the k-th largest of s[n], byte by byte from the top; *spare: how many of the tokens
+ * with just that key do not belong to the k. */
+static uint32_t kth_key(const float *s, int32_t n, int32_t k, int32_t *spare)
 {
     uint32_t key = 0, known = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -187,38 +159,41 @@ static uint32_t kth_key(const float *s, int32_t n, int32_t k, int32_t *equal)
             k -= count[b];
         key |= (uint32_t)b << shift;
         known |= 255u << shift;
+        *spare = count[b] - k;
     }
-    *equal = k;
     return key;
 }
 
 static int select_regions(const void *args, int chunk, struct pool_region *r)
 {
     const struct index_args *a = args;
-    size_t words = (size_t)a->ix->row_words;
-    uint64_t *p = a->ix->bits + (size_t)(a->row0 + chunk) * words;
-    r[0] = (struct pool_region){(char *)p, 1, words * 8, words * 8};
-    return 1;
+    size_t row = (size_t)a->ix->row_list;
+    int32_t *p = a->ix->lists + (size_t)(a->row0 + chunk) * row;
+    size_t words = (size_t)a->ix->row_words * 8;
+    uint64_t *bits = a->ix->bits + (size_t)(a->row0 + chunk) * (size_t)a->ix->row_words;
+    r[0] = (struct pool_region){(char *)p, 1, row * sizeof *p, row * sizeof *p};
+    r[1] = (struct pool_region){(char *)bits, 1, words, words};
+    return 2;
 }
 
+/* A late worker's scores may change under its hands: what is written stays inside the list. */
 static void select_run(const void *args, int chunk, const struct pool_region *r, void *work)
 {
     const struct index_args *a = args;
     const float *s = a->ix->scores + (size_t)chunk * (size_t)a->n_slot;
-    int32_t n = a->tiles[a->row0 + chunk].pos + 1, equal;
+    int32_t n = a->tiles[a->row0 + chunk].pos + 1, room = a->ix->row_list - 1, spare = 0, m = 0;
     n = n < a->n_slot ? n : a->n_slot;
-    uint64_t *bits = (uint64_t *)(void *)r[0].p;
-    if (n <= a->ix->top_k) {
-        memset(bits, 255, r[0].row_bytes);
-        return;
-    }
-    memset(bits, 0, r[0].row_bytes);
-    uint32_t key = kth_key(s, n, a->ix->top_k, &equal);
-    for (int32_t i = n - 1; i >= 0; i--) {
+    int32_t *list = (int32_t *)(void *)r[0].p;
+    uint64_t *bits = (uint64_t *)(void *)r[1].p;
+    memset(bits, 0, r[1].row_bytes);
+    uint32_t key = n > room ? kth_key(s, n, room, &spare) : 0;
+    for (int32_t i = 0; i < n && m < room; i++) {
         uint32_t o = ordered(s[i]);
-        if (o > key || (o == key && equal-- > 0))
-            bits[i / 64] |= 1ull << (i % 64);
+        if (n <= room || o > key || (o == key && spare-- <= 0))
+            bits[(list[++m] = i) / 64] |= 1ull << (i % 64);
     }
+    memset(list + 1 + m, 0, (size_t)(room - m) * sizeof *list);
+    list[0] = m;
 }
 
 /* ---- entry ------------------------------------------------------------------------------------
@@ -259,7 +234,8 @@ void cpu_index(struct exec *ex, struct index *ix, const struct index_op *a)
     int32_t longest = 0, n_tile;
     for (int32_t i = 0; i < ex->step.n_row; i++)
         longest = ex->step.pos[i] > longest ? ex->step.pos[i] : longest;
-    struct index_args args = {.ix = ix,
+    struct index_args args = {.kern = ex->kern,
+                              .ix = ix,
                               .tiles = step_tiles(ex, a->layer, 1, &n_tile),
                               .q = ix->q->p,
                               .w = a->w->p,

@@ -15,6 +15,8 @@
 
 #include "kernels/tmpl/attn_tmpl.h"
 
+#include "kernels/tmpl/latent_tmpl.h"
+
 #include "kernels/tmpl/delta_tmpl.h"
 
 #include "kernels/tmpl/table_tmpl.h"

@@ -14,6 +14,8 @@
 
 #include "kernels/tmpl/attn_tmpl.h"
 
+#include "kernels/tmpl/latent_tmpl.h"
+
 #include "kernels/tmpl/delta_tmpl.h"
 
 static float scale_at(const uint8_t *p, enum scale_type t, int i)
@@ -109,6 +111,9 @@ void kern_generic_init(struct kernels *t)
         .kv_put = tmpl_kv_put,
         .kv_code = tmpl_kv_code,
         .attn = tmpl_attn,
+        .latent_put = tmpl_latent_put,
+        .latent_attn = tmpl_latent_attn,
+        .index_score = tmpl_index_score,
         .sigmul = tmpl_sigmul,
         .l2norm = tmpl_l2norm,
         .conv_silu = tmpl_conv_silu,

@@ -145,8 +145,24 @@ void ref_rope(float *y, const float *x, int32_t d, int32_t dims, const float *cs
     }
 }
 
+static double latent_at(const struct kv_head *kv, int32_t t, int32_t d)
+{
+    const uint8_t *p = kv->pages[t / KV_PAGE] + kv->k_off;
+    size_t at = (size_t)(t % KV_PAGE) * (size_t)kv->dk + (size_t)d;
+    float f;
+    uint16_t h;
+    if (kv->type == KV_F32) {
+        memcpy(&f, p + at * 4, 4);
+        return (double)f;
+    }
+    memcpy(&h, p + at * 2, 2);
+    return (double)ref_bf16(h);
+}
+
 static double k_at(const struct kv_head *kv, int32_t t, int32_t d)
 {
+    if (kv->latent)
+        return latent_at(kv, t, d);
     if (kv->type == KV_CODED)
         return kv_key_at(kv, t, d);
     const uint8_t *p = kv->pages[t / KV_PAGE] + kv->k_off;
@@ -167,6 +183,8 @@ static double k_at(const struct kv_head *kv, int32_t t, int32_t d)
 
 static double v_at(const struct kv_head *kv, int32_t t, int32_t d)
 {
+    if (kv->latent)
+        return latent_at(kv, t, d);
     if (kv->type == KV_CODED)
         return kv_value_at(kv, t, d);
     const uint8_t *p = kv->pages[t / KV_PAGE] + kv->v_off;

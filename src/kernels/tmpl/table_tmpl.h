@@ -17,6 +17,9 @@ static void tmpl_fill(struct kernels *t)
     t->kv_put = tmpl_kv_put;
     t->kv_code = tmpl_kv_code;
     t->attn = tmpl_attn;
+    t->latent_put = tmpl_latent_put;
+    t->latent_attn = tmpl_latent_attn;
+    t->index_score = tmpl_index_score;
     t->sigmul = tmpl_sigmul;
     t->l2norm = tmpl_l2norm;
     t->conv_silu = tmpl_conv_silu;

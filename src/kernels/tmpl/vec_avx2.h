@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/tmpl/turn_avx2.h"
+
 typedef struct {
     __m256 a, b;
 } vf;

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/tmpl/turn_avx2.h"
+
 typedef __m512 vf;
 
 static inline __mmask16 vec_mask(int n)

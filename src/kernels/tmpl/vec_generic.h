@@ -212,5 +212,13 @@ static inline float vf_hmax(vf a)
     return a.v[0];
 }
 
+/* Words of 16 rows: word w of them behind each other at out + w*64. n_word is a multiple of 8. */
+static inline void vec_turn16(uint8_t *out, const uint8_t *const *rows, int32_t n_word)
+{
+    for (int32_t w = 0; w < n_word; w++)
+        for (int32_t r = 0; r < 16; r++)
+            memcpy(out + (size_t)w * 64 + (size_t)r * 4, rows[r] + (size_t)w * 4, 4);
+}
+
 #undef VEC_EACH
 #endif

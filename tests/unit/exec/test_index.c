@@ -9,7 +9,7 @@
 #include "../check.h"
 #include "exec/exec_int.h"
 
-enum { T = 90, H = 3, D = 16, TOP = 20, DV = 16 };
+enum { T = 90, H = 3, D = 16, TOP = 20, DV = 16, DR = 16, NOPE = 16 };
 
 static uint32_t seed;
 
@@ -23,8 +23,9 @@ struct rig {
     struct exec *ex;
     struct index *ix;
     struct kv_seq *kv;
-    struct tensor *q, *k, *w, *qkv, *aq, *out;
+    struct tensor *q, *k, *w, *lat, *qn, *kv_in, *aq, *out;
     struct index_op op;
+    struct latent_op latent;
     float norm[D], bias[D];
 };
 
@@ -40,8 +41,8 @@ static struct weight *vec(struct rig *r, const float *p)
 
 static void make_rig(struct rig *r, int n_thread, bool reference)
 {
-    static const struct kv_layer layers[] = {{.n_head = 1, .dk = D},
-                                             {.n_head = 1, .dk = D, .dv = DV}};
+    static const struct kv_layer layers[] = {
+        {.n_head = 1, .dk = D}, {.n_head = 1, .latent = true, .dk = DV + DR, .dv = DV}};
     static const double still[D / 2] = {0};
     struct exec_params p = {
         .n_thread = n_thread, .max_rows = T, .n_ctx = T, .reference = reference};
@@ -62,8 +63,10 @@ static void make_rig(struct rig *r, int n_thread, bool reference)
     CHECK_OK(tensor_create(r->ex, H * D, &r->q, &err), err);
     CHECK_OK(tensor_create(r->ex, D, &r->k, &err), err);
     CHECK_OK(tensor_create(r->ex, H, &r->w, &err), err);
-    CHECK_OK(tensor_create(r->ex, 2 * D + DV, &r->qkv, &err), err);
-    CHECK_OK(tensor_create(r->ex, D, &r->aq, &err), err);
+    CHECK_OK(tensor_create(r->ex, DV, &r->lat, &err), err);
+    CHECK_OK(tensor_create(r->ex, NOPE + DR, &r->qn, &err), err);
+    CHECK_OK(tensor_create(r->ex, DV + DR, &r->kv_in, &err), err);
+    CHECK_OK(tensor_create(r->ex, DV + DR, &r->aq, &err), err);
     CHECK_OK(tensor_create(r->ex, DV, &r->out, &err), err);
     r->op = (struct index_op){.n_head = H,
                               .d_head = D,
@@ -75,6 +78,14 @@ static void make_rig(struct rig *r, int n_thread, bool reference)
                               .q = r->q,
                               .k = r->k,
                               .w = r->w};
+    r->latent = (struct latent_op){.layer = 1,
+                                   .n_head = 1,
+                                   .d_latent = DV,
+                                   .d_nope = NOPE,
+                                   .d_rope = DR,
+                                   .rope = rope,
+                                   .norm = r->op.norm,
+                                   .norm_eps = 1e-6f};
 }
 
 static void free_rig(struct rig *r)
@@ -92,8 +103,12 @@ static void put_token(struct rig *r, int32_t at, int32_t t)
         r->k->p[at * D + i] = rnd();
     for (int i = 0; i < H; i++)
         r->w->p[at * H + i] = t % 7 == 0 ? 0 : rnd(); /* some rows: all scores equal */
-    for (int i = 0; i < 2 * D + DV; i++)
-        r->qkv->p[at * (2 * D + DV) + i] = rnd();
+    for (int i = 0; i < DV; i++)
+        r->lat->p[at * DV + i] = rnd();
+    for (int i = 0; i < NOPE + DR; i++)
+        r->qn->p[at * (NOPE + DR) + i] = rnd();
+    for (int i = 0; i < DV + DR; i++)
+        r->kv_in->p[at * (DV + DR) + i] = rnd();
 }
 
 /* Tokens from t0 on in one step; what they chose into bits[t], their attention into out[t]. */
@@ -101,20 +116,25 @@ static void step(struct rig *r, int32_t t0, int32_t n, bool (*bits)[T], float (*
 {
     static const int32_t ids[T];
     struct exec_span span = {r->kv, ids, n, 0};
-    struct attn_op a = {.layer = 1, .n_head = 1, .n_kv = 1, .dk = D, .dv = DV, .scale = 1};
+    struct attn_op a = {
+        .layer = 1, .n_head = 1, .n_kv = 1, .dk = DV + DR, .dv = DV, .scale = 1, .index = r->ix};
     struct qn_err err;
     CHECK_OK(exec_begin(r->ex, &span, 1, &err), err);
     for (int32_t i = 0; i < n; i++)
         put_token(r, i, t0 + i);
-    r->q->rows = r->k->rows = r->w->rows = r->qkv->rows = n;
+    r->q->rows = r->k->rows = r->w->rows = n;
+    r->lat->rows = r->qn->rows = r->kv_in->rows = n;
     op_index(r->ex, r->ix, &r->op);
-    op_rope_append(r->ex, r->aq, r->qkv, &a);
-    a.index = r->ix;
+    op_latent_append(r->ex, r->aq, r->lat, r->qn, r->kv_in, &r->latent);
     op_attn(r->ex, r->out, r->aq, &a);
     for (int32_t i = 0; i < n; i++) {
-        const uint64_t *b = r->ix->bits + i * r->ix->row_words;
+        const int32_t *list = r->ix->lists + i * r->ix->row_list;
         for (int32_t t = 0; t <= t0 + i; t++)
-            bits[t0 + i][t] = r->ix->all || (b[t / 64] >> (t % 64) & 1);
+            bits[t0 + i][t] = r->ix->all;
+        for (int32_t k = 1; !r->ix->all && k <= list[0]; k++) {
+            assert_true(list[k] <= t0 + i && (k == 1 || list[k] > list[k - 1]));
+            bits[t0 + i][list[k]] = true;
+        }
         memcpy(out[t0 + i], r->out->p + i * DV, sizeof out[0]);
     }
     exec_commit(r->ex);
@@ -141,6 +161,17 @@ static double score_of(const struct rig *r, int32_t row, int32_t t)
     return sum;
 }
 
+/* Token t's key of attention, whose first DV are its value too. */
+static void latent_of(const struct rig *r, int32_t t, double key[DV + DR])
+{
+    const float *x = r->kv_in->p + t * (DV + DR);
+    double sum = 0;
+    for (int i = 0; i < DV; i++)
+        sum += (double)x[i] * (double)x[i] / DV;
+    for (int i = 0; i < DV + DR; i++)
+        key[i] = (double)x[i] * (i < DV ? (double)r->norm[i] / sqrt(sum + 1e-6) : 1);
+}
+
 static void check_row(const struct rig *r, int32_t row, const bool *bits, const float *out)
 {
     double s[T], l = 0, o[DV] = {0};
@@ -158,14 +189,16 @@ static void check_row(const struct rig *r, int32_t row, const bool *bits, const 
     }
     assert_int_equal(n, row + 1 < TOP ? row + 1 : TOP);
     for (int32_t t = 0; t <= row; t++) {
-        const float *q = r->qkv->p + row * (2 * D + DV), *k = r->qkv->p + t * (2 * D + DV) + D;
-        double dot = 0;
-        for (int i = 0; i < D; i++)
-            dot += (double)q[i] * (double)k[i];
+        double key[DV + DR], dot = 0;
+        latent_of(r, t, key);
+        for (int i = 0; i < DV; i++)
+            dot += (double)r->lat->p[row * DV + i] * key[i];
+        for (int i = 0; i < DR; i++)
+            dot += (double)r->qn->p[row * (NOPE + DR) + NOPE + i] * key[DV + i];
         double p = bits[t] ? exp(dot) : 0;
         l += p;
         for (int i = 0; i < DV; i++)
-            o[i] += p * (double)k[D + i];
+            o[i] += p * key[i];
     }
     for (int i = 0; i < DV; i++)
         if (!(fabs((double)out[i] - o[i] / l) <= 1e-5))
