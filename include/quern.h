@@ -259,7 +259,8 @@ QN_API bool qn_mtp_available(const struct qn_engine *e);
  * the sequence. QN_UNSUPPORTED without a head. */
 struct qn_mtp;
 QN_API enum qn_status qn_mtp_create(struct qn_seq *seq, struct qn_mtp **out, struct qn_err *err);
-QN_API void qn_mtp_free(struct qn_mtp *m); /* NULL is fine */
+QN_API void qn_mtp_free(struct qn_mtp *m);                  /* NULL is fine */
+QN_API struct qn_mtp *qn_seq_mtp(const struct qn_seq *seq); /* its context; NULL = none */
 /* The position, in the sequence's timeline, of the token that the next row takes; and how many rows
  * wait for theirs: states of up to 2 qn_step_max_rows() tokens are held, older ones are forgotten
  * and their rows left out. */

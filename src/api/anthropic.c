@@ -89,6 +89,7 @@ static void write_usage(struct jw *w, const struct api_usage *u)
     jw_obj(w);
     jw_ki64(w, "thinking_tokens", u->reasoning_tokens);
     jw_obj_end(w);
+    spec_counts_json(w, &u->spec);
     jw_obj_end(w);
 }
 

@@ -176,6 +176,7 @@ static void end_choice(struct exchange *x, struct slot *s, const struct gen_even
         x->usage.cached_tokens += u->cached_tokens;
     }
     x->usage.completion_tokens += u->completion_tokens;
+    spec_counts_add(&x->usage.spec, &u->spec);
     x->n_done++;
 }
 

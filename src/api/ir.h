@@ -162,6 +162,7 @@ void api_request_free(struct api_request *r);
 struct api_usage {
     int64_t prompt_tokens, cached_tokens, completion_tokens;
     int64_t reasoning_tokens; /* of completion_tokens */
+    struct spec_counts spec;  /* guesses; see sched/spec.h */
 };
 
 enum api_finish { API_FINISH_STOP, API_FINISH_LENGTH, API_FINISH_TOOL_CALLS };

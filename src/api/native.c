@@ -314,6 +314,9 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
     stats_kv(&w, m);
     stats_batch(&w, m, s);
     stats_cache(&w, s);
+    if (s->spec_kind)
+        jw_kstrz(&w, "draft_kind", s->spec_kind);
+    spec_counts_json(&w, &s->spec);
     stats_responses(&w, &srv->responses);
     jw_obj_end(&w);
 }

@@ -73,6 +73,7 @@ void openai_usage(struct jw *w, const struct api_usage *u)
     jw_obj(w);
     jw_ki64(w, "reasoning_tokens", u->reasoning_tokens);
     jw_obj_end(w);
+    spec_counts_json(w, &u->spec);
     jw_obj_end(w);
 }
 

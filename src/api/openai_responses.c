@@ -170,6 +170,7 @@ static void write_usage(struct jw *w, const struct api_usage *u)
     jw_ki64(w, "reasoning_tokens", u->reasoning_tokens);
     jw_obj_end(w);
     jw_ki64(w, "total_tokens", u->prompt_tokens + u->completion_tokens);
+    spec_counts_json(w, &u->spec);
     jw_obj_end(w);
 }
 

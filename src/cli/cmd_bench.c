@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "cli/bench_report.h"
 #include "cli/bench_roof.h"
+#include "cli/bench_spec.h"
 #include "cli/model_arg.h"
 #include "cli/progress.h"
 #include "cli/term.h"
@@ -27,7 +28,8 @@ struct bench_opts {
     const char *model, *out, *isa;
     struct cli_ints prefill, decode, depth, threads, batch;
     int64_t repeat;
-    const char *kv_quant;
+    const char *kv_quant, *draft_model, *tasks;
+    bool speculation;
     int format, arith;
 };
 
@@ -121,6 +123,23 @@ static const struct cli_opt bench_opts[] = {
      .def_text = "standard output",
      .help = "Write the results to a file.",
      .off = CLI_AT_STR(struct bench_opts, out)},
+    {.type = CLI_GROUP, .help = "Speculation (docs/speculation.md)"},
+    {.name = "speculation",
+     .type = CLI_FLAG,
+     .help = "Measure guessing instead: kinds and lengths of windows over tasks, against the same "
+             "answers without.",
+     .off = CLI_AT_FLAG(struct bench_opts, speculation)},
+    {.name = "draft-model",
+     .type = CLI_STR,
+     .arg = "DIR|NAME",
+     .help = "Smaller model of the same vocabulary, for two-model rows.",
+     .off = CLI_AT_STR(struct bench_opts, draft_model)},
+    {.name = "tasks",
+     .type = CLI_STR,
+     .arg = "FILE",
+     .def_text = "copy, edit, list, free",
+     .help = "JSON lines with \"task\" and \"messages\"; the first three of each task are used.",
+     .off = CLI_AT_STR(struct bench_opts, tasks)},
     {.type = CLI_END},
 };
 
@@ -463,8 +482,10 @@ static int run_bench(const struct cli *c, void *opts)
     term_catch_interrupt(true);
     cpu_model_name(cpu, sizeof cpu);
     b.rep.cpu = cpu;
-    enum qn_status st = run_all(&b, &err);
-    if (st == QN_OK) {
+    const struct bench_spec_params sp = {b.o->model, b.o->draft_model, b.o->tasks,
+                                         b.o->threads.n ? b.o->threads.v[0] : 0, b.o->repeat};
+    enum qn_status st = b.o->speculation ? bench_spec(&sp, &out, &err) : run_all(&b, &err);
+    if (st == QN_OK && !b.o->speculation) {
         bench_report_write(&b.rep, (enum bench_format)b.o->format, &out);
         st = buf_ok(&out, "report", &err);
     }

@@ -25,6 +25,7 @@ struct chat_opts {
     bool no_history;
     struct sample_opts sample;
     struct format_opts format;
+    struct draft_opts draft;
 };
 
 static const struct cli_opt chat_opts[] = {
@@ -50,6 +51,7 @@ static const struct cli_opt chat_opts[] = {
     CLI_OPT_THREADS(struct chat_opts),
     CLI_OPTS_SAMPLING(struct chat_opts),
     CLI_OPTS_FORMAT(struct chat_opts),
+    CLI_OPTS_DRAFT(struct chat_opts),
     {.type = CLI_END},
 };
 
@@ -407,9 +409,9 @@ static enum qn_status start(struct chat *ch, struct qn_err *err)
 {
     struct buf history = BUF_INIT;
     QN_TRY(check_kwargs(ch->o, err));
-    QN_TRY(session_open(ch->o->model,
-                        &(struct engine_args){ch->o->threads, ch->o->ctx, ch->o->kv_quant}, &ch->s,
-                        err));
+    const struct engine_args args = {ch->o->threads, ch->o->ctx, ch->o->kv_quant,
+                                     draft_opts_mtp(&ch->o->draft)};
+    QN_TRY(session_open(ch->o->model, &args, &ch->o->draft, &ch->s, err));
     if (!ch->s.chat)
         QN_FAIL(err, QN_UNSUPPORTED, "chat",
                 "model %s has no chat template, so it cannot hold a conversation; use `quern "

@@ -14,7 +14,7 @@
 
 struct engine_opts {
     const char *model, *kv_quant;
-    int64_t ctx, threads, cache;
+    int64_t ctx, threads, cache, mtp;
 };
 
 static const struct cli_opt engine_opts[] = {
@@ -29,6 +29,13 @@ static const struct cli_opt engine_opts[] = {
      .help = "Memory for the prompt cache.",
      .off = CLI_AT_SIZE(struct engine_opts, cache)},
     CLI_OPT_KV_QUANT(struct engine_opts),
+    {.name = "mtp",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = QN_MTP_OFF,
+     .max = QN_MTP_BEHIND_NORM,
+     .help = "Draft head, as enum qn_mtp_mode.",
+     .off = CLI_AT_INT(struct engine_opts, mtp)},
     {.type = CLI_END},
 };
 
@@ -49,8 +56,10 @@ static int run_engine(const struct cli *c, void *opts)
     const struct engine_opts *o = opts;
     enum qn_status st = model_arg_find(o->model, &dir, &err);
     if (st == QN_OK)
-        st = engine_open(buf_z(&dir), &(struct engine_args){o->threads, o->ctx, o->kv_quant}, &e,
-                         &err);
+        st = engine_open(
+            buf_z(&dir),
+            &(struct engine_args){o->threads, o->ctx, o->kv_quant, (enum qn_mtp_mode)o->mtp}, &e,
+            &err);
     const struct qn_cache_params cp = {.bytes = o->cache};
     if (st == QN_OK && o->cache)
         st = qn_cache_create(e, &cp, &cache, &err);

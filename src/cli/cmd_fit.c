@@ -156,7 +156,9 @@ static int run_fit(const struct cli *c, void *opts)
     struct buf dir = BUF_INIT, out = BUF_INIT;
     enum qn_status st = model_arg_find(c->n_pos ? c->pos[0] : NULL, &dir, &err);
     if (st == QN_OK)
-        st = engine_open(buf_z(&dir), &(struct engine_args){0, f.o->ctx, f.o->kv_quant}, &e, &err);
+        st = engine_open(buf_z(&dir),
+                         &(struct engine_args){.ctx = f.o->ctx, .kv_quant = f.o->kv_quant}, &e,
+                         &err);
     int rc = st == QN_OK ? CLI_OK : cli_fail(c, &err);
     if (st == QN_OK) {
         f.e = e;

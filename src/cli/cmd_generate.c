@@ -23,6 +23,7 @@ struct generate_opts {
     bool raw, json, stats;
     struct sample_opts sample;
     struct format_opts format;
+    struct draft_opts draft;
 };
 
 static const struct cli_opt generate_opts[] = {
@@ -55,6 +56,7 @@ static const struct cli_opt generate_opts[] = {
     CLI_OPT_THREADS(struct generate_opts),
     CLI_OPTS_SAMPLING(struct generate_opts),
     CLI_OPTS_FORMAT(struct generate_opts),
+    CLI_OPTS_DRAFT(struct generate_opts),
     {.type = CLI_GROUP, .help = "Output"},
     {.name = "json",
      .type = CLI_FLAG,
@@ -219,6 +221,7 @@ static bool print_json(const struct cli *c, const struct session *s, const struc
     jw_kreal(&w, "first_token_s", (double)a->first_us / 1e6);
     jw_kreal(&w, "prefill_s", (double)a->usage.prefill_us / 1e6);
     jw_kreal(&w, "decode_s", (double)a->decode_us / 1e6);
+    spec_counts_json(&w, &a->usage.spec);
     if (p->sample.n_top >= 0)
         logprobs_json(&w, a, s->tok);
     jw_obj_end(&w);
@@ -345,8 +348,10 @@ static int run_generate(const struct cli *c, void *opts)
     int rc;
     enum qn_status st = read_prompt(o, prompt, &text, &err);
     if (st == QN_OK)
-        st = session_open(o->model, &(struct engine_args){o->threads, o->ctx, o->kv_quant}, &s,
-                          &err);
+        st = session_open(
+            o->model,
+            &(struct engine_args){o->threads, o->ctx, o->kv_quant, draft_opts_mtp(&o->draft)},
+            &o->draft, &s, &err);
     if (st == QN_OK && !term_interrupted())
         rc = answer_prompt(c, o, &s, buf_str(&text), &err);
     else

@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/sysmem.h"
+#include "cli/draft_opts.h"
 #include "cli/memory_plan.h"
 #include "cli/model_arg.h"
 #include "cli/served.h"
@@ -43,6 +44,7 @@ struct serve_opts {
     int thinking, reasoning_field;
     double temperature, top_p, min_p, repetition_penalty;
     int64_t top_k;
+    struct draft_opts draft;
 };
 
 static const char *const log_formats[] = {"text", "json", NULL};
@@ -125,6 +127,7 @@ static const struct cli_opt serve_opts[] = {
      .help = "Keep the model in a process of its own. When that dies its requests get 502, and it "
              "is started again while the server goes on.",
      .off = CLI_AT_FLAG(struct serve_opts, isolate)},
+    CLI_OPTS_DRAFT(struct serve_opts),
     {.type = CLI_GROUP, .help = "Network"},
     {.name = "host",
      .type = CLI_STR,
@@ -313,7 +316,7 @@ static enum qn_status read_keys(const struct serve_opts *o, struct keys *k, stru
 /* ---- the model ------------------------------------------------------------------------------- */
 
 struct served {
-    struct served_engine engine;
+    struct served_engine engine, draft;
     struct sched *sched;
     int64_t cache_bytes; /* most that the prompt cache may take; 0 = none */
     struct api_model model;
@@ -343,16 +346,19 @@ static enum qn_status sampling(const struct cli *c, const struct serve_opts *o, 
 }
 
 /* What sequences may take together. */
-static enum qn_status plan_memory(const struct serve_opts *o, const struct served_engine *e,
+static enum qn_status plan_memory(const struct serve_opts *o, const struct served *s,
                                   struct sched_params *sp, struct qn_err *err)
 {
+    const struct served_engine *e = &s->engine, *d = &s->draft;
     const struct qn_model_info *info = e->info;
     const struct lm_ops *lm = e->lm.ops;
     int64_t limit = sysmem_limit();
     int64_t budget = o->memory_budget ? o->memory_budget : limit / 10 * 8;
-    struct memory_plan plan =
-        memory_plan_of(info, lm->step_bytes(e->lm.self, sp->n_lane), sp->n_lane);
+    int32_t rows = sp->n_lane + (sp->spec.kind == SPEC_OFF ? 0 : SPEC_STEP_ROWS);
+    struct memory_plan plan = memory_plan_of(info, lm->step_bytes(e->lm.self, rows), rows);
     int64_t fixed = memory_fixed(&plan);
+    if (d->info)
+        fixed += d->info->weight_bytes + d->lm.ops->step_bytes(d->lm.self, SPEC_ROWS);
     int64_t least = lm->seq_bytes(e->lm.self, FEW_TOKENS < info->n_ctx ? FEW_TOKENS : info->n_ctx);
     if (budget == 0 && !o->kv_budget) /* the system does not say how much there is */
         return QN_OK;
@@ -394,6 +400,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         .kv_quant = o->kv_quant,
         .isolate = o->isolate,
         .cache_bytes = cache_bytes(c, o),
+        .mtp = draft_opts_mtp(&o->draft),
     };
     QN_TRY(served_open(&ep, &s->engine, err));
     const struct qn_model_info *info = s->engine.info;
@@ -403,7 +410,10 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
                               .chunk = (int32_t)o->chunk};
     if (sp.n_lane > lm.max_rows)
         sp.n_lane = lm.max_rows;
-    QN_TRY(plan_memory(o, &s->engine, &sp, err));
+    const struct draft_target dt = {
+        .lm = &lm, .tok = s->engine.tok, .threads = o->threads, .isolate = o->isolate};
+    QN_TRY(draft_opts_open(&o->draft, &dt, &s->draft, &sp.spec, err));
+    QN_TRY(plan_memory(o, s, &sp, err));
     s->cache_bytes = sp.kv_budget && ep.cache_bytes > sp.kv_budget ? sp.kv_budget : ep.cache_bytes;
     for (int i = 0; i < o->aliases.n; i++)
         s->aliases[i] = o->aliases.v[i];
@@ -434,6 +444,7 @@ static void close_model(struct served *s)
     if (s->sched)
         sched_free(s->sched);
     gram_store_free(s->model.grams);
+    served_close(&s->draft);
     served_close(&s->engine);
 }
 

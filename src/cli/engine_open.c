@@ -15,6 +15,7 @@ enum qn_status engine_open(const char *dir, const struct engine_args *a, struct 
         .n_thread = (int32_t)a->threads,
         .n_ctx = (int32_t)a->ctx,
         .kv_quant = a->kv_quant,
+        .mtp = a->mtp,
         .progress = progress_report,
         .progress_arg = &line,
     };

@@ -11,6 +11,7 @@
 struct engine_args {
     int64_t threads, ctx;
     const char *kv_quant;
+    enum qn_mtp_mode mtp;
 };
 /* Free *out with qn_engine_free. */
 enum qn_status engine_open(const char *dir, const struct engine_args *a, struct qn_engine **out,

@@ -13,8 +13,8 @@
 static enum qn_status open_here(const struct served_params *p, struct served_engine *s,
                                 struct qn_err *err)
 {
-    QN_TRY(engine_open(p->dir, &(struct engine_args){p->threads, p->ctx, p->kv_quant}, &s->engine,
-                       err));
+    QN_TRY(engine_open(p->dir, &(struct engine_args){p->threads, p->ctx, p->kv_quant, p->mtp},
+                       &s->engine, err));
     s->info = qn_engine_info(s->engine);
     s->tok = engine_tok(s->engine);
     s->chat = engine_chat(s->engine);
@@ -53,7 +53,8 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
                                           ctx_flag[] = "--ctx", cache_flag[] = "--prompt-cache",
                                           kv_flag[] = "--kv-quant", verb[] = "engine-process",
                                           self[] = "/proc/self/exe";
-    char *argv[13] = {self, verb, dir_flag, (char *)p->dir};
+    static char mtp_flag[] = "--mtp", mtp_modes[][2] = {"0", "1", "2", "3"};
+    char *argv[15] = {self, verb, dir_flag, (char *)p->dir};
     int n = 4;
     snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
     snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
@@ -71,6 +72,10 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
     if (p->kv_quant) {
         argv[n++] = kv_flag;
         argv[n++] = (char *)p->kv_quant;
+    }
+    if (p->mtp != QN_MTP_OFF) {
+        argv[n++] = mtp_flag;
+        argv[n++] = mtp_modes[p->mtp];
     }
     QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
     QN_TRY(open_text(p->dir, s, err));

@@ -32,6 +32,7 @@ struct served_params {
     int64_t cache_bytes;  /* of the prompt cache; 0 = none */
     const char *kv_quant; /* NULL = off */
     bool isolate;
+    enum qn_mtp_mode mtp;
 };
 
 /* Loads with a progress line. *out is to be closed also on failure. */

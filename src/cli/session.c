@@ -17,8 +17,18 @@
 
 #define POLL_MS 100
 
-enum qn_status session_open(const char *model, const struct engine_args *a, struct session *s,
-                            struct qn_err *err)
+static enum qn_status start_sched(const struct engine_args *a, const struct draft_opts *draft,
+                                  struct session *s, struct qn_err *err)
+{
+    struct lm lm = lm_of_engine(s->engine);
+    struct sched_params sp = {.n_lane = 1};
+    const struct draft_target t = {.lm = &lm, .tok = s->tok, .threads = a->threads};
+    QN_TRY(draft_opts_open(draft, &t, &s->draft, &sp.spec, err));
+    return sched_create(&lm, s->tok, &sp, &s->sched, err);
+}
+
+enum qn_status session_open(const char *model, const struct engine_args *a,
+                            const struct draft_opts *draft, struct session *s, struct qn_err *err)
 {
     *s = (struct session){.defaults = sample_params_default()};
     int64_t start = clock_us();
@@ -33,9 +43,7 @@ enum qn_status session_open(const char *model, const struct engine_args *a, stru
         s->info = qn_engine_info(s->engine);
         s->tok = engine_tok(s->engine);
         s->chat = engine_chat(s->engine);
-        struct lm lm = lm_of_engine(s->engine);
-        struct sched_params sp = {.n_lane = 1};
-        st = sched_create(&lm, s->tok, &sp, &s->sched, err);
+        st = start_sched(a, draft, s, err);
     }
     if (st != QN_OK)
         session_close(s);
@@ -47,6 +55,7 @@ void session_close(struct session *s)
 {
     if (s->sched)
         sched_free(s->sched);
+    served_close(&s->draft);
     qn_engine_free(s->engine);
     s->sched = NULL;
     s->engine = NULL;
@@ -216,6 +225,11 @@ void answer_stats(const struct answer *a, const struct session *s, uint64_t seed
     if (decode > 0 && a->n_token > 1) /* the first token's time belongs to the prompt */
         buf_addf(out, ", %.3f s, %.1f tokens/s", decode, (a->n_token - 1) / decode);
     buf_addf(out, ", ended by %s\n", finish_name(a->finish));
+    const struct spec_counts *sc = &a->usage.spec;
+    if (sc->rounds > 0)
+        buf_addf(out, "speculation: %lld of %lld guesses right, %.2f tokens a step\n",
+                 (long long)sc->accepted, (long long)sc->drafted,
+                 1 + (double)sc->accepted / (double)sc->rounds);
     if (a->first_us > 0)
         buf_addf(out, "first token: %.3f s after the prompt was given, %.3f s with loading\n",
                  (double)a->first_us / 1e6, (double)(a->first_us + s->load_us) / 1e6);

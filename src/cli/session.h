@@ -5,6 +5,7 @@
 #ifndef CLI_SESSION_H
 #define CLI_SESSION_H
 
+#include "cli/draft_opts.h"
 #include "cli/engine_open.h"
 #include "sched/sched.h"
 #include "tmpl/chat.h"
@@ -17,12 +18,13 @@ struct session {
     struct sched *sched;
     struct sample_params defaults; /* 0.7, then generation_config.json */
     int64_t load_us;
+    struct served_engine draft; /* {0} = none */
 };
 
 /* Finds the model (see model_arg.h), loads it with a progress line, starts the scheduler.
- * On failure *s is closed already. */
-enum qn_status session_open(const char *model, const struct engine_args *a, struct session *s,
-                            struct qn_err *err);
+ * draft: see draft_opts.h. On failure *s is closed already. */
+enum qn_status session_open(const char *model, const struct engine_args *a,
+                            const struct draft_opts *draft, struct session *s, struct qn_err *err);
 void session_close(struct session *s); /* {0} is fine */
 
 /* Appends the prompt's ids: `request` is a JSON object as the chat API's ("messages", ...). */

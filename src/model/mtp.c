@@ -147,6 +147,11 @@ void qn_mtp_free(struct qn_mtp *m)
     free(m);
 }
 
+struct qn_mtp *qn_seq_mtp(const struct qn_seq *seq)
+{
+    return seq->mtp;
+}
+
 /* States that are gone before their token came are left out. */
 static int32_t next_state(const struct qn_mtp *m)
 {

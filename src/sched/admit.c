@@ -19,7 +19,9 @@
 
 static int64_t bytes_of(const struct sched *s, int32_t n_tokens)
 {
-    return s->kv_budget ? s->lm.ops->seq_bytes(s->lm.self, n_tokens) : 0;
+    if (!s->kv_budget)
+        return 0;
+    return s->lm.ops->seq_bytes(s->lm.self, n_tokens) + spec_bytes(s->spec, n_tokens);
 }
 
 int32_t sched_fit_tokens(const struct sched *s)

@@ -43,11 +43,24 @@ struct drafter_ops {
      * May be NULL. */
     enum qn_status (*fed)(void *self, void *ctx, const int32_t *ids, int32_t n_fed,
                           struct qn_err *err);
+    /* Memory for a generation of n tokens beside its sequence; NULL: none worth planning. Any
+     * thread. */
+    int64_t (*bytes)(const void *self, int32_t n_tokens);
     void (*free)(void *self); /* may be NULL */
 };
 
 /* Looks for the longest run of tokens before the end that occurred earlier, and guesses what
  * followed there. No model, no self. */
 extern const struct drafter_ops drafter_ngram;
+/* The model's own draft head; self: the target's struct lm, which has one. */
+extern const struct drafter_ops drafter_mtp;
+/* A second model; self: a struct spec_model, which goes with it. */
+extern const struct drafter_ops drafter_model;
+struct spec_model;
+enum qn_status spec_model_create(const struct lm *draft, const struct lm *target,
+                                 struct spec_model **out, struct qn_err *err);
+
+/* The level of sureness of a probability. */
+uint8_t spec_sure_of(float p);
 
 #endif

@@ -13,6 +13,16 @@ struct lm_reuse {
     int32_t n_have, n_match;
 };
 
+/* A line for the model's own draft head. */
+struct lm_mtp_item {
+    void *seq; /* holds all of the line but perhaps the last token */
+    const int32_t *ids;
+    int32_t n_ids;
+    int32_t n_draft; /* wanted behind the line, 0..QN_MTP_DRAFT_MAX; afterwards: made, or 0 */
+    int32_t *drafts; /* [n_draft] */
+    float *probs;    /* [n_draft] */
+};
+
 struct lm_ops {
     enum qn_status (*seq_create)(void *self, void **seq, struct qn_err *err);
     void (*seq_free)(void *self, void *seq);
@@ -35,6 +45,12 @@ struct lm_ops {
     void (*cache_trim)(void *self, int64_t bytes);
     /* After the last call. */
     void (*cache_stats)(void *self, struct qn_cache_stats *out);
+
+    /* The model's own draft head (quern.h: qn_mtp); both NULL = none is loaded. A sequence's
+     * context takes the tokens that it has not taken yet by itself, and goes with its sequence. */
+    enum qn_status (*mtp_open)(void *self, void *seq, struct qn_err *err);
+    enum qn_status (*mtp_step)(void *self, struct lm_mtp_item *items, int32_t n,
+                               struct qn_err *err);
 };
 
 struct lm {
@@ -48,6 +64,9 @@ struct lm {
 
 /* The engine as an lm; borrowed for the lm's life. */
 struct lm lm_of_engine(struct qn_engine *e);
+/* mtp_step on an engine. */
+enum qn_status lm_mtp_run(struct qn_engine *e, struct lm_mtp_item *items, int32_t n,
+                          struct qn_err *err);
 /* With its prompt cache, borrowed too. */
 struct lm lm_of_cache(struct qn_cache *c);
 

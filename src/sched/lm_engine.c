@@ -12,6 +12,8 @@ static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
 
 static void seq_free(void *self, void *seq)
 {
+    if (seq)
+        qn_mtp_free(qn_seq_mtp(seq));
     qn_seq_free(seq);
 }
 
@@ -27,7 +29,18 @@ static enum qn_status step(void *self, struct qn_step_item *items, int32_t n, st
 
 static int64_t seq_bytes(const void *self, int32_t n)
 {
-    return qn_seq_bytes(self, n);
+    return qn_seq_bytes(self, n) + qn_mtp_bytes(self, n);
+}
+
+static enum qn_status mtp_open(void *self, void *seq, struct qn_err *err)
+{
+    struct qn_mtp *m;
+    return qn_mtp_create(seq, &m, err);
+}
+
+static enum qn_status mtp_step(void *self, struct lm_mtp_item *items, int32_t n, struct qn_err *err)
+{
+    return lm_mtp_run(self, items, n, err);
 }
 
 static int64_t step_bytes(const void *self, int32_t n_logits)
@@ -45,16 +58,15 @@ static enum qn_status seq_fork(void *self, void *seq, void **out, struct qn_err 
 
 struct lm lm_of_engine(struct qn_engine *e)
 {
-    static const struct lm_ops ops = {.seq_create = seq_create,
-                                      .seq_free = seq_free,
-                                      .seq_truncate = seq_truncate,
-                                      .step = step,
-                                      .seq_bytes = seq_bytes,
-                                      .step_bytes = step_bytes,
-                                      .seq_fork = seq_fork};
+#define OPS                                                                                        \
+    .seq_create = seq_create, .seq_free = seq_free, .seq_truncate = seq_truncate, .step = step,    \
+    .seq_bytes = seq_bytes, .step_bytes = step_bytes, .seq_fork = seq_fork
+    static const struct lm_ops plain = {OPS};
+    static const struct lm_ops heads = {OPS, .mtp_open = mtp_open, .mtp_step = mtp_step};
+#undef OPS
     const struct qn_model_info *info = qn_engine_info(e);
     return (struct lm){
-        .ops = &ops,
+        .ops = qn_mtp_available(e) ? &heads : &plain,
         .self = e,
         .n_vocab = info->n_vocab,
         .n_ctx = info->n_ctx,
@@ -75,7 +87,7 @@ static enum qn_status cached_create(void *self, void **seq, struct qn_err *err)
 /* What the sequence held may now be the cache's alone. */
 static void cached_free(void *self, void *seq)
 {
-    qn_seq_free(seq);
+    seq_free(NULL, seq);
     qn_cache_trim(self, INT64_MAX);
 }
 
@@ -87,7 +99,13 @@ static enum qn_status cached_step(void *self, struct qn_step_item *items, int32_
 
 static int64_t cached_seq_bytes(const void *self, int32_t n)
 {
-    return qn_seq_bytes(qn_cache_engine(self), n);
+    return seq_bytes(qn_cache_engine(self), n);
+}
+
+static enum qn_status cached_mtp_step(void *self, struct lm_mtp_item *items, int32_t n,
+                                      struct qn_err *err)
+{
+    return lm_mtp_run(qn_cache_engine(self), items, n, err);
 }
 
 static int64_t cached_step_bytes(const void *self, int32_t n_logits)
@@ -123,19 +141,16 @@ static void cache_stats(void *self, struct qn_cache_stats *out)
 
 struct lm lm_of_cache(struct qn_cache *c)
 {
-    static const struct lm_ops ops = {.seq_create = cached_create,
-                                      .seq_free = cached_free,
-                                      .seq_truncate = seq_truncate,
-                                      .step = cached_step,
-                                      .seq_bytes = cached_seq_bytes,
-                                      .step_bytes = cached_step_bytes,
-                                      .seq_fork = seq_fork,
-                                      .cache_seq = cache_seq,
-                                      .cache_keep = cache_keep,
-                                      .cache_trim = cache_trim,
-                                      .cache_stats = cache_stats};
+#define OPS                                                                                        \
+    .seq_create = cached_create, .seq_free = cached_free, .seq_truncate = seq_truncate,            \
+    .step = cached_step, .seq_bytes = cached_seq_bytes, .step_bytes = cached_step_bytes,           \
+    .seq_fork = seq_fork, .cache_seq = cache_seq, .cache_keep = cache_keep,                        \
+    .cache_trim = cache_trim, .cache_stats = cache_stats
+    static const struct lm_ops plain = {OPS};
+    static const struct lm_ops heads = {OPS, .mtp_open = mtp_open, .mtp_step = cached_mtp_step};
+#undef OPS
     struct lm lm = lm_of_engine(qn_cache_engine(c));
-    lm.ops = &ops;
+    lm.ops = qn_mtp_available(qn_cache_engine(c)) ? &heads : &plain;
     lm.self = c;
     lm.cache_interval = qn_cache_interval(c);
     lm.cache_reach = qn_cache_reach(c);

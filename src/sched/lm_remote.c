@@ -720,6 +720,69 @@ static void cache_stats(void *self, struct qn_cache_stats *out)
     pthread_mutex_unlock(&r->io);
 }
 
+static enum qn_status mtp_open(void *self, void *seq, struct qn_err *err)
+{
+    struct lm_remote *r = self;
+    struct remote_seq *q = seq;
+    QN_TRY(call_begin(r, q->epoch, err));
+    r->child.w->call = (struct wire_call){.op = WIRE_MTP_OPEN, .seq = q->handle};
+    enum qn_status st = call_run(r, err);
+    call_end(r);
+    return st;
+}
+
+/* Tokens that a head may lack: it holds the states of no more. */
+static int32_t tail_from(const struct lm_remote *r, const struct lm_mtp_item *it)
+{
+    int32_t most = 2 * r->facts.max_rows + 1;
+    return it->n_ids > most ? it->n_ids - most : 0;
+}
+
+/* As many items as fit the region, from items on. */
+static int32_t put_lines(struct lm_remote *r, const struct lm_mtp_item *items, int32_t n)
+{
+    struct wire *w = r->child.w;
+    int32_t *ids = wire_ids(w, &r->facts);
+    size_t left = wire_n_ids(&r->facts);
+    for (int32_t i = 0; i < n; i++) {
+        const struct remote_seq *q = items[i].seq;
+        int32_t from = tail_from(r, &items[i]), k = items[i].n_ids - from;
+        if (i == WIRE_GUESSES_MAX || (size_t)k > left ||
+            q->epoch != ((const struct remote_seq *)items[0].seq)->epoch)
+            return i;
+        memcpy(ids, items[i].ids + from, (size_t)k * sizeof *ids);
+        w->items[i] = (struct wire_item){q->handle, k, 0};
+        w->guesses[i].from = from;
+        w->guesses[i].n_draft = items[i].n_draft;
+        ids += k;
+        left -= (size_t)k;
+    }
+    return n;
+}
+
+static enum qn_status mtp_step(void *self, struct lm_mtp_item *items, int32_t n, struct qn_err *err)
+{
+    struct lm_remote *r = self;
+    for (int32_t at = 0, k; at < n; at += k) {
+        QN_TRY(call_begin(r, ((const struct remote_seq *)items[at].seq)->epoch, err));
+        k = put_lines(r, items + at, n - at);
+        r->child.w->call = (struct wire_call){.op = WIRE_MTP_STEP, .n = k};
+        enum qn_status st =
+            k > 0 ? call_run(r, err) : err_set(err, QN_INTERNAL, WHERE, "a line is too long");
+        for (int32_t i = 0; st == QN_OK && i < k; i++) {
+            struct lm_mtp_item *it = &items[at + i];
+            const struct wire_guess *g = &r->child.w->guesses[i];
+            it->n_draft = g->n_draft < it->n_draft ? g->n_draft : it->n_draft;
+            it->n_draft = it->n_draft < 0 ? 0 : it->n_draft;
+            memcpy(it->drafts, g->drafts, (size_t)it->n_draft * sizeof *it->drafts);
+            memcpy(it->probs, g->probs, (size_t)it->n_draft * sizeof *it->probs);
+        }
+        call_end(r);
+        QN_TRY(st);
+    }
+    return QN_OK;
+}
+
 struct lm lm_remote_lm(struct lm_remote *r)
 {
     r->ops = (struct lm_ops){
@@ -736,6 +799,10 @@ struct lm lm_remote_lm(struct lm_remote *r)
         r->ops.cache_keep = cache_keep;
         r->ops.cache_trim = cache_trim;
         r->ops.cache_stats = cache_stats;
+    }
+    if (r->facts.drafts) {
+        r->ops.mtp_open = mtp_open;
+        r->ops.mtp_step = mtp_step;
     }
     return (struct lm){
         .ops = &r->ops,

@@ -23,6 +23,7 @@ struct serving {
     void **seqs; /* handle - 1 -> sequence, NULL = free */
     size_t n_seq;
     struct qn_step_item items[WIRE_ITEMS_MAX];
+    int32_t *line; /* [n_ctx + 1] of a draft head; NULL without one */
 };
 
 /* The region's descriptor goes along; -1 = none. */
@@ -69,6 +70,7 @@ static void fill_facts(const struct lm *lm, const struct qn_model_info *info, st
         f->step_bytes[i] = lm->ops->step_bytes(lm->self, i);
     f->forks = lm->ops->seq_fork != NULL;
     f->caches = lm->ops->cache_seq != NULL;
+    f->drafts = lm->ops->mtp_step != NULL;
     f->cache_interval = lm->cache_interval;
     f->cache_reach = lm->cache_reach;
     if (!info)
@@ -183,6 +185,46 @@ static enum qn_status step(struct serving *s, struct wire_call *c)
     return lm->ops->step(lm->self, s->items, n, &c->err);
 }
 
+/* Ids that come before a line's tail: never looked at, but they have their places. */
+static enum qn_status guess_item(struct serving *s, int32_t i, int32_t at, struct lm_mtp_item *out)
+{
+    const struct wire_item it = s->w->items[i];
+    struct wire_guess *g = &s->w->guesses[i];
+    int32_t from = g->from, n_draft = g->n_draft;
+    void *seq = seq_of(s, it.seq);
+    size_t room = wire_n_ids(&s->facts);
+    if (!seq || it.n_ids < 0 || (size_t)it.n_ids > room - (size_t)at || from < 0 ||
+        from > s->facts.n_ctx || it.n_ids > s->facts.n_ctx + 1 - from || n_draft < 0 ||
+        n_draft > QN_MTP_DRAFT_MAX)
+        return QN_INTERNAL;
+    memcpy(s->line + from, wire_ids(s->w, &s->facts) + at, (size_t)it.n_ids * sizeof *s->line);
+    *out = (struct lm_mtp_item){.seq = seq,
+                                .ids = s->line,
+                                .n_ids = from + it.n_ids,
+                                .n_draft = n_draft,
+                                .drafts = g->drafts,
+                                .probs = g->probs};
+    return QN_OK;
+}
+
+/* Line by line: `line` holds one. */
+static enum qn_status guess(struct serving *s, struct wire_call *c)
+{
+    int32_t at = 0, n = c->n;
+    if (n < 1 || n > WIRE_GUESSES_MAX || !s->line)
+        QN_FAIL(&c->err, QN_INTERNAL, WHERE, "guesses for %d lines", n);
+    for (int32_t i = 0; i < n; i++) {
+        struct lm_mtp_item item;
+        int32_t n_ids = s->w->items[i].n_ids;
+        if (guess_item(s, i, at, &item) != QN_OK)
+            QN_FAIL(&c->err, QN_INTERNAL, WHERE, "line %d of guesses is not possible", i);
+        QN_TRY(s->lm->ops->mtp_step(s->lm->self, &item, 1, &c->err));
+        s->w->guesses[i].n_draft = item.n_draft;
+        at += n_ids;
+    }
+    return QN_OK;
+}
+
 static enum qn_status no_seq(struct wire_call *c)
 {
     return err_set(&c->err, QN_INTERNAL, WHERE, "no such sequence");
@@ -220,6 +262,13 @@ static void answer(struct serving *s)
         break;
     case WIRE_SEQ_TRUNCATE:
         c->status = seq ? s->lm->ops->seq_truncate(s->lm->self, seq, c->n, &c->err) : no_seq(c);
+        break;
+    case WIRE_MTP_OPEN:
+        c->status =
+            seq && s->facts.drafts ? s->lm->ops->mtp_open(s->lm->self, seq, &c->err) : no_seq(c);
+        break;
+    case WIRE_MTP_STEP:
+        c->status = guess(s, c);
         break;
     case WIRE_STEP:
         c->status = step(s, c);
@@ -276,6 +325,8 @@ enum qn_status lm_serve(const struct lm *lm, const struct qn_model_info *info, i
     struct wire *w = s ? make_region(h.bytes, &region) : NULL;
     if (w) {
         *s = (struct serving){.lm = lm, .w = w, .facts = h.facts};
+        if (h.facts.drafts)
+            s->line = calloc((size_t)h.facts.n_ctx + 1, sizeof *s->line);
         fill_seq_bytes(s);
         if (send_hello(fd, &h, region))
             loop(s, fd);
@@ -283,6 +334,7 @@ enum qn_status lm_serve(const struct lm *lm, const struct qn_model_info *info, i
             if (s->seqs[i])
                 lm->ops->seq_free(lm->self, s->seqs[i]);
         free(s->seqs);
+        free(s->line);
         munmap(w, h.bytes);
     } else {
         err_set(&why, QN_NO_MEMORY, WHERE, "no memory to share %zu bytes of logits", h.bytes);

@@ -19,7 +19,7 @@
 #include "quern.h"
 
 enum { WIRE_ITEMS_MAX = 512, WIRE_EOS_MAX = 64, WIRE_ROWS_MAX = 1 << 16 };
-enum { WIRE_NS_MAX = 64 };
+enum { WIRE_NS_MAX = 64, WIRE_GUESSES_MAX = 64 };
 enum { WIRE_PAGE = 64 }; /* seq_bytes[i]: of a sequence of i * WIRE_PAGE tokens */
 
 enum wire_op {
@@ -31,6 +31,8 @@ enum wire_op {
     WIRE_CACHE_SEQ, /* the line: ns and the first n of ids */
     WIRE_CACHE_KEEP,
     WIRE_CACHE_TRIM,
+    WIRE_MTP_OPEN,
+    WIRE_MTP_STEP, /* n items, with guesses */
 };
 
 struct wire_facts {
@@ -39,7 +41,7 @@ struct wire_facts {
     int64_t n_param, weight_bytes, kv_token_bytes, seq_state_bytes;
     int64_t step_bytes[2]; /* of none, of one row of logits */
     int32_t cache_interval, cache_reach;
-    bool plans, forks, caches; /* the model has seq_bytes, seq_fork, a prompt cache */
+    bool plans, forks, caches, drafts; /* has seq_bytes, seq_fork, a prompt cache, a draft head */
     char name[256], family[64], isa[32], arith[32], kv_format[32];
 };
 
@@ -62,6 +64,13 @@ struct wire_call {
     struct qn_err err;
 };
 
+/* Guesses for one line of WIRE_MTP_STEP; its ids are items[i].n_ids from token `from` on. */
+struct wire_guess {
+    int32_t from, n_draft;
+    int32_t drafts[QN_MTP_DRAFT_MAX];
+    float probs[QN_MTP_DRAFT_MAX];
+};
+
 struct wire_item {
     uint64_t seq;
     int32_t n_ids, n_logits;
@@ -71,12 +80,13 @@ struct wire {
     struct wire_call call;
     struct qn_cache_stats cache; /* after each call, where there is a prompt cache */
     struct wire_item items[WIRE_ITEMS_MAX];
+    struct wire_guess guesses[WIRE_GUESSES_MAX];
 };
 
 /* Room for a step's ids, or a whole line's. */
 static inline size_t wire_n_ids(const struct wire_facts *f)
 {
-    return (size_t)(f->caches && f->n_ctx > f->max_rows ? f->n_ctx : f->max_rows);
+    return (size_t)((f->caches || f->drafts) && f->n_ctx > f->max_rows ? f->n_ctx : f->max_rows);
 }
 
 /* Entries of seq_bytes. */

@@ -91,7 +91,6 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     s->kv_budget = lm->ops->seq_bytes ? p->kv_budget : 0;
     s->stats.kv_budget = s->kv_budget;
     s->stats.caches = lm->ops->cache_seq != NULL;
-    s->fit_tokens = sched_fit_tokens(s);
     s->pause_max_us = (p->pause_max_ms ? p->pause_max_ms : PAUSE_MAX_MS) * (int64_t)1000;
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -101,6 +100,7 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->mu, NULL);
     enum qn_status st = set_up(s, p, err);
+    s->fit_tokens = sched_fit_tokens(s);
     if (st == QN_OK)
         st = start_thread(s, err);
     if (st != QN_OK) {

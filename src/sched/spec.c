@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "sched/gen.h"
 
@@ -34,6 +35,7 @@ struct spec_gen {
 struct spec {
     const struct drafter_ops *ops;
     void *self;
+    struct lm target;
     int32_t n_draft, n_lane, n_vocab;
     int32_t rows;     /* of guesses in a step, at most */
     int32_t interval; /* tokens between places where sequences are kept */
@@ -60,6 +62,20 @@ static enum qn_status choose_kind(struct spec *sp, const struct spec_params *p, 
     case SPEC_NGRAM:
         sp->ops = &drafter_ngram;
         return QN_OK;
+    case SPEC_MTP:
+        if (!lm->ops->mtp_step)
+            QN_FAIL(err, QN_UNSUPPORTED, WHERE, "this model has no draft head (mtp.safetensors)");
+        sp->target = *lm;
+        sp->ops = &drafter_mtp;
+        sp->self = &sp->target;
+        return QN_OK;
+    case SPEC_MODEL: {
+        struct spec_model *m = NULL;
+        QN_TRY(spec_model_create(p->draft, lm, &m, err));
+        sp->ops = &drafter_model;
+        sp->self = m;
+        return QN_OK;
+    }
     case SPEC_CUSTOM:
         sp->ops = p->ops;
         sp->self = p->self;
@@ -127,6 +143,11 @@ int32_t spec_rows(const struct spec *sp)
     return sp ? sp->rows : 0;
 }
 
+int64_t spec_bytes(const struct spec *sp, int32_t n_tokens)
+{
+    return sp && sp->ops->bytes ? sp->ops->bytes(sp->self, n_tokens) : 0;
+}
+
 const char *spec_name(const struct spec *sp)
 {
     return sp ? sp->ops->name : NULL;
@@ -159,7 +180,7 @@ void spec_end(struct spec *sp, struct gen *g)
 {
     if (!sp || !g->spec)
         return;
-    if (g->spec->ctx)
+    if (g->spec->ctx && sp->ops->close)
         sp->ops->close(sp->self, g->spec->ctx);
     free(g->spec);
     g->spec = NULL;
@@ -355,6 +376,35 @@ void spec_count(struct spec_counts *c, int32_t drafted, int32_t accepted)
     c->accepted += accepted;
     for (int32_t j = 0; j < accepted; j++)
         c->accepted_at[j]++;
+}
+
+void spec_counts_add(struct spec_counts *to, const struct spec_counts *c)
+{
+    to->rounds += c->rounds;
+    to->drafted += c->drafted;
+    to->accepted += c->accepted;
+    for (int32_t j = 0; j < SPEC_DRAFT_MAX; j++)
+        to->accepted_at[j] += c->accepted_at[j];
+}
+
+void spec_counts_json(struct jw *w, const struct spec_counts *c)
+{
+    int32_t n = SPEC_DRAFT_MAX;
+    if (c->rounds == 0)
+        return;
+    while (n > 0 && c->accepted_at[n - 1] == 0)
+        n--;
+    jw_key(w, "speculation");
+    jw_obj(w);
+    jw_ki64(w, "rounds", c->rounds);
+    jw_ki64(w, "drafted", c->drafted);
+    jw_ki64(w, "accepted", c->accepted);
+    jw_key(w, "accepted_by_position");
+    jw_arr(w);
+    for (int32_t j = 0; j < n; j++)
+        jw_i64(w, c->accepted_at[j]);
+    jw_arr_end(w);
+    jw_obj_end(w);
 }
 
 int32_t spec_learn(struct spec *sp, struct gen *g, int32_t window, const int32_t *drawn, int32_t n)

@@ -36,6 +36,10 @@ struct spec_counts {
 };
 /* A window verified; drafted 0: none. */
 void spec_count(struct spec_counts *c, int32_t drafted, int32_t accepted);
+void spec_counts_add(struct spec_counts *to, const struct spec_counts *c);
+/* The member "speculation" of a JSON object; nothing when no window was verified. */
+struct jw;
+void spec_counts_json(struct jw *w, const struct spec_counts *c);
 
 struct gen;
 struct spec;
@@ -47,6 +51,8 @@ enum qn_status spec_create(const struct spec_params *p, const struct lm *lm, int
 void spec_free(struct spec *sp); /* NULL is fine */
 /* Rows of logits beside one for each lane. NULL: 0. */
 int32_t spec_rows(const struct spec *sp);
+/* Memory of a generation of n tokens beside its sequence. Any thread. */
+int64_t spec_bytes(const struct spec *sp, int32_t n_tokens);
 const char *spec_name(const struct spec *sp); /* of the kind; NULL = none */
 
 /* Everything below: NULL sp and generations without a context are fine. */

@@ -259,6 +259,27 @@ static void write_cache(struct text *t, const struct sched_stats *s)
            "Tokens dropped from the prompt cache.", (double)c->evicted_tokens);
 }
 
+/* The names that vLLM gives them. */
+static void write_spec(struct text *t, const struct sched_stats *s)
+{
+    const struct spec_counts *c = &s->spec;
+    if (!s->spec_kind)
+        return;
+    single(t, "spec_decode_num_drafts_total", "counter", "Windows of guesses verified.",
+           (double)c->rounds);
+    single(t, "spec_decode_num_draft_tokens_total", "counter", "Tokens guessed.",
+           (double)c->drafted);
+    single(t, "spec_decode_num_accepted_tokens_total", "counter", "Guesses that held.",
+           (double)c->accepted);
+    head(t, "spec_decode_num_accepted_tokens_per_pos_total", "counter",
+         "Guesses that held, by place in the window.");
+    for (int j = 0; j < SPEC_DRAFT_MAX; j++)
+        buf_addf(t->out,
+                 "quern_spec_decode_num_accepted_tokens_per_pos_total{model_name=\"%s\","
+                 "position=\"%d\"} %lld\n",
+                 t->model, j, (long long)c->accepted_at[j]);
+}
+
 int64_t metrics_resident_bytes(void)
 {
     long pages = 0, resident = 0;
@@ -298,6 +319,7 @@ void metrics_write(const struct metrics *m, const struct metrics_view *v, struct
         return;
     write_sched(&t, v->st);
     write_cache(&t, v->st);
+    write_spec(&t, v->st);
     single(&t, "prompt_tokens_total", "counter", "Prompt tokens of finished requests.",
            (double)read_one(&m->prompt_tokens));
     single(&t, "prefix_cache_queries_total", "counter",

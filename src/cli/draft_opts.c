@@ -1,0 +1,80 @@
+/* draft_opts.c - see draft_opts.h. */
+#include "cli/draft_opts.h"
+
+#include "cli/model_arg.h"
+
+#define WHERE "draft model"
+
+const char *const draft_kinds[] = {"off", "ngram", "mtp", "two-model", NULL};
+const char *const draft_heads[] = {"auto", "before-norm", "behind-norm", NULL};
+
+static int kind_of(const struct draft_opts *o)
+{
+    return o->model && o->kind == SPEC_OFF ? SPEC_MODEL : o->kind;
+}
+
+enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o)
+{
+    static const enum qn_mtp_mode modes[] = {QN_MTP_DEFAULT, QN_MTP_BEFORE_NORM,
+                                             QN_MTP_BEHIND_NORM};
+    return kind_of(o) == SPEC_MTP ? modes[o->head] : QN_MTP_OFF;
+}
+
+/* A guess is a token id: it has to mean the same to both. */
+static enum qn_status same_tokens(const struct tok *a, const struct tok *b, const char *dir,
+                                  struct qn_err *err)
+{
+    int32_t n = tok_size(a);
+    if (tok_size(b) != n)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "%s has a vocabulary of %d tokens, the model one of %d; they have to be the same",
+                dir, tok_size(b), n);
+    for (int32_t id = 0; id < n; id++)
+        if (!str_eq(tok_piece(a, id), tok_piece(b, id)))
+            QN_FAIL(
+                err, QN_BAD_INPUT, WHERE,
+                "token %d is \"%.*s\" in %s and \"%.*s\" in the model; the vocabularies have to "
+                "be the same",
+                id, (int)tok_piece(b, id).n, tok_piece(b, id).p, dir, (int)tok_piece(a, id).n,
+                tok_piece(a, id).p);
+    return QN_OK;
+}
+
+static enum qn_status open_draft(const struct draft_opts *o, const struct draft_target *t,
+                                 struct served_engine *draft, struct qn_err *err)
+{
+    struct buf dir = BUF_INIT;
+    enum qn_status st = model_arg_find(o->model, &dir, err);
+    if (st == QN_OK) {
+        const struct served_params p = {
+            .dir = buf_z(&dir), .threads = t->threads, .isolate = t->isolate};
+        st = served_open(&p, draft, err);
+    }
+    if (st == QN_OK)
+        st = same_tokens(t->tok, draft->tok, buf_z(&dir), err);
+    buf_free(&dir);
+    return st;
+}
+
+enum qn_status draft_opts_open(const struct draft_opts *o, const struct draft_target *t,
+                               struct served_engine *draft, struct spec_params *out,
+                               struct qn_err *err)
+{
+    int kind = kind_of(o);
+    *draft = (struct served_engine){0};
+    *out = (struct spec_params){.kind = (enum spec_kind)kind, .n_draft = (int32_t)o->n};
+    if (o->model && kind != SPEC_MODEL)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "--draft-model goes with --draft-kind two-model, not with %s", draft_kinds[kind]);
+    if (kind == SPEC_MTP && !t->lm->ops->mtp_step)
+        QN_FAIL(err, QN_UNSUPPORTED, WHERE,
+                "--draft-kind mtp: this model has no draft head (tensors mtp.*, mtp.safetensors or "
+                "mtp/weights.safetensors); ngram needs none");
+    if (kind != SPEC_MODEL)
+        return QN_OK;
+    if (!o->model)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE, "--draft-kind two-model needs --draft-model");
+    QN_TRY(open_draft(o, t, draft, err));
+    out->draft = &draft->lm;
+    return QN_OK;
+}

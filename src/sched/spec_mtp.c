@@ -1,0 +1,69 @@
+/*
+ * spec_mtp.c - guesses of the model's own draft head: each fed back to it for the next. self is the
+ * target's lm; a context is the generation's sequence, whose head belongs to it.
+ */
+#include "base/err.h"
+#include "sched/drafter.h"
+#include "sched/spec_policy.h"
+
+static enum qn_status open(void *self, void *seq, void **ctx, struct qn_err *err)
+{
+    const struct lm *lm = self;
+    QN_TRY(lm->ops->mtp_open(lm->self, seq, err));
+    *ctx = seq;
+    return QN_OK;
+}
+
+static void close_head(void *self, void *ctx)
+{
+}
+
+uint8_t spec_sure_of(float p)
+{
+    static const float least[SPEC_SURE] = {0, 0.2F, 0.4F, 0.6F, 0.75F, 0.85F, 0.93F, 0.98F};
+    uint8_t s = 0;
+    while (s + 1 < SPEC_SURE && p >= least[s + 1])
+        s++;
+    return s;
+}
+
+static enum qn_status draft(void *self, struct draft *d, int32_t n, struct qn_err *err)
+{
+    const struct lm *lm = self;
+    struct lm_mtp_item items[SPEC_ROWS];
+    float probs[SPEC_ROWS][SPEC_DRAFT_MAX];
+    n = n < SPEC_ROWS ? n : SPEC_ROWS;
+    for (int32_t i = 0; i < n; i++)
+        items[i] = (struct lm_mtp_item){.seq = d[i].ctx,
+                                        .ids = d[i].ids,
+                                        .n_ids = d[i].n_ids,
+                                        .n_draft = d[i].most,
+                                        .drafts = d[i].out,
+                                        .probs = probs[i]};
+    QN_TRY(lm->ops->mtp_step(lm->self, items, n, err));
+    for (int32_t i = 0; i < n; i++) {
+        d[i].n = items[i].n_draft;
+        for (int32_t j = 0; j < d[i].n; j++)
+            d[i].sure[j] = spec_sure_of(probs[i][j]);
+    }
+    return QN_OK;
+}
+
+static enum qn_status fed(void *self, void *ctx, const int32_t *ids, int32_t n_fed,
+                          struct qn_err *err)
+{
+    const struct lm *lm = self;
+    struct lm_mtp_item it = {.seq = ctx, .ids = ids, .n_ids = n_fed};
+    return lm->ops->mtp_step(lm->self, &it, 1, err);
+}
+
+const struct drafter_ops drafter_mtp = {
+    .name = "mtp",
+    .n_draft = 6,
+    .costs = true,
+    .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},
+    .open = open,
+    .close = close_head,
+    .draft = draft,
+    .fed = fed,
+};
