@@ -38,6 +38,10 @@ static const struct {
     {"quern-isolated", "name = quern-isolated\n"
                        "about = the model in a process of its own\n" QUERN_COMMAND
                        "--batch {users} --isolate {model}\n" QUERN_HELP "needs-flag = --isolate\n"},
+    {"quern-disk",
+     "name = quern-disk\n"
+     "about = prompts kept on disk, for after a restart\n" QUERN_COMMAND
+     "--batch {users} --ssd-cache {cache} {model}\n" QUERN_HELP "needs-flag = --ssd-cache\n"},
     {"llama.cpp", "name = llama.cpp\n"
                   "about = llama-server on the GGUF file of the same weights\n"
                   "command = {llama-server} -m {gguf} --host 127.0.0.1 --port {port} -c {ctx-all} "
@@ -57,9 +61,9 @@ enum { N_BUILTIN = sizeof builtin / sizeof builtin[0] };
 
 const char *const *arm_names(void)
 {
-    static const char *const names[N_BUILTIN + 1] = {
-        "quern",          "quern-serial", "quern-kv", "quern-spec",
-        "quern-isolated", "llama.cpp",    "mlx-lm",   NULL};
+    static const char *const names[N_BUILTIN + 1] = {"quern",      "quern-serial",   "quern-kv",
+                                                     "quern-spec", "quern-isolated", "quern-disk",
+                                                     "llama.cpp",  "mlx-lm",         NULL};
     return names;
 }
 
@@ -189,7 +193,7 @@ enum qn_status arm_open(const char *word, struct arm *out, struct qn_err *err)
     if (!file_exists(word))
         QN_FAIL(err, QN_NOT_FOUND, "bench",
                 "%.120s is neither a built-in arm (quern, quern-serial, quern-kv, quern-spec, "
-                "quern-isolated, llama.cpp, mlx-lm, all), nor a URL, nor a file",
+                "quern-isolated, quern-disk, llama.cpp, mlx-lm, all), nor a URL, nor a file",
                 word);
     enum qn_status st = file_read(word, FILE_MAX, &b, err);
     if (st == QN_OK)

@@ -218,6 +218,9 @@ enum qn_status cell_restart(struct cell *c, bool hard, double *ready_ms, struct 
 {
     if (!c->arm->command)
         QN_FAIL(err, QN_UNSUPPORTED, "bench", "%s was not started here", c->arm->name);
+    sample_now(c);
+    c->ticks_past += c->ticks_tree;
+    c->ticks_tree = 0;
     if (hard)
         child_kill(&c->child);
     else
@@ -489,7 +492,8 @@ static double foreign_share(const struct cell *c)
 {
     double seconds = (double)(clock_ns() - c->begin_ns) / 1e9;
     double all = seconds * (double)sysconf(_SC_CLK_TCK);
-    int64_t foreign = busy_ticks() - c->busy_before - c->ticks_tree - (own_ticks() - c->own_before);
+    int64_t foreign = busy_ticks() - c->busy_before - c->ticks_tree - c->ticks_past -
+                      (own_ticks() - c->own_before);
     return all > 0 && foreign > 0 ? (double)foreign / all : 0;
 }
 

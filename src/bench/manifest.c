@@ -113,7 +113,9 @@ enum qn_status manifest_command(struct jw *w, const struct arm *a, const struct 
 {
     char **argv = NULL, digest[65];
     struct buf path = BUF_INIT;
-    QN_TRY(arm_argv(a, a->command, v, &argv, err));
+    struct arm_values values = *v;
+    values.cache = "cache";
+    QN_TRY(arm_argv(a, a->command, &values, &argv, err));
     jw_key(w, "command");
     jw_arr(w);
     for (char **p = argv; *p; p++)

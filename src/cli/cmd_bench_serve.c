@@ -589,7 +589,8 @@ const struct cli_verb verb_bench_serve = {
     .about =
         "Starts each server, waits until it is ready, sends it streamed requests, and writes what "
         "came back and when. ARM is quern (the default), quern-serial, quern-kv, quern-spec, "
-        "quern-isolated, llama.cpp, mlx-lm, all (what can run here), the URL of a server that runs "
+        "quern-isolated, quern-disk, llama.cpp, mlx-lm, all (what can run here), the URL of a "
+        "server that runs "
         "already, or a text file that says how a server is started.\n\nWhat every figure means, "
         "the "
         "format of such files and of recordings: docs/bench-serve.md.",

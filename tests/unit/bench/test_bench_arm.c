@@ -110,6 +110,7 @@ static void test_builtin(void **state)
 {
     struct arm_values v = values;
     v.gguf = "/g";
+    v.cache = "/c";
     for (const char *const *n = arm_names(); *n; n++) {
         struct arm a;
         struct qn_err err;
