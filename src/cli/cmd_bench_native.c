@@ -1,6 +1,6 @@
 /*
- * cmd_bench_native.c - `quern bench native`: the work of `quern bench serve`'s decode and first-token
- * phases without HTTP, over quern.h, from prompts as frozen token ids: what the server adds is the
+ * cmd_bench_native.c - `quern bench native`: the work of `quern bench serve`'s decode and
+ * first-token phases without HTTP, over quern.h, from prompts as frozen token ids: what the server adds is the
  * difference. Also makes the float32 answers to the parity prompts. Main thread.
  */
 #include <math.h>
@@ -119,7 +119,7 @@ static enum qn_status add_ids(struct prompt *list, int *n, int32_t *ids, int32_t
     return QN_OK;
 }
 
-/* One user message through the chat template, as the server would; plain text without a template. */
+/* One user message through the chat template, as the server does it. */
 static enum qn_status add_text(struct native *s, struct prompt *list, int *n, struct str text,
                                struct qn_err *err)
 {
