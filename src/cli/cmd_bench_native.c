@@ -1,7 +1,7 @@
 /*
  * cmd_bench_native.c - `quern bench native`: the work of `quern bench serve`'s decode and
- * first-token phases without HTTP, over quern.h, from prompts as frozen token ids: what the server adds is the
- * difference. Also makes the float32 answers to the parity prompts. Main thread.
+ * first-token phases without HTTP, over quern.h, from prompts as frozen token ids: what the server
+ * adds is the difference. Also makes the float32 answers to the parity prompts. Main thread.
  */
 #include <math.h>
 #include <stdlib.h>
