@@ -45,7 +45,7 @@ static inline bool str_ends(struct str a, struct str tail)
 /* Byte offset of needle in hay at or after `from`, or SIZE_MAX. */
 static inline size_t str_find(struct str hay, struct str needle, size_t from)
 {
-    if (from > hay.n)
+    if (from > hay.n || hay.n - from < needle.n) /* also: memmem wants no NULL */
         return (size_t)-1;
     if (needle.n == 0)
         return from;
