@@ -24,17 +24,15 @@ enum { INTERVAL = 64, MOST = 600, MADE = 24 };
 #if defined(__SANITIZE_THREAD__)
 enum { CROWD_N = 6, THREADS = 1 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { CROWD_N = 8, THREADS = 2 };
+enum { CROWD_N = 6, THREADS = 2 };
 #else
 enum { CROWD_N = 20, THREADS = 2 };
 #endif
 
 static const char *const models[] = {
     "qwen3_5-moe-q4",
-#if !defined(__SANITIZE_THREAD__)
-    "gemma3_text-q4",
-#endif
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+    "gemma3_text-q4",
     "llama-tied-llama3-q4",
     "deepseek_v3-q4",
 #endif
