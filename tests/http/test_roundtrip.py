@@ -37,7 +37,7 @@ SPECIAL = ["<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>", 
            "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_call_start|>", "<|python_tag|>"]
 # What ends a turn; the model's end token or what follows it.
 ENDS = ["<|im_end|>", "<|eot_id|>", "<|eom_id|>", "</s>", "<|end|>", "<|call|>", "<｜end▁of▁sentence｜>",
-        "<turn|>", "<seed:eos>", "[e~[", "<|eos|>", "<|end_of_text|>", "<|tool_response>", "<|user|>",
+        "<turn|>", "<end_of_turn>", "<seed:eos>", "[e~[", "<|eos|>", "<|end_of_text|>", "<|tool_response>", "<|user|>",
         "<|observation|>", "</assistant>", "<|role_end|>", "<sep>"]
 
 # llama.cpp's copies, by the syntax that quern reads them with.
