@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "bench/machine.h"
 
 enum { SAMPLE_MS = 250, RSS_MAX = 1200, TAIL_LINES = 30, PROBE_S = 30 };
 
@@ -64,15 +65,8 @@ int64_t cell_rss(struct cell *c)
 /* Ticks of all processors that were busy or stolen, and our own: the rest is foreign. */
 static int64_t busy_ticks(void)
 {
-    long long v[8] = {0};
-    int64_t sum = 0;
-    FILE *f = fopen("/proc/stat", "re");
-    if (f && fscanf(f, "cpu %lld %lld %lld %lld %lld %lld %lld %lld", &v[0], &v[1], &v[2], &v[3],
-                    &v[4], &v[5], &v[6], &v[7]) == 8)
-        sum = v[0] + v[1] + v[2] + v[5] + v[6] + v[7];
-    if (f)
-        fclose(f);
-    return sum;
+    struct machine_ticks t = machine_ticks();
+    return t.busy + t.steal;
 }
 
 static int64_t own_ticks(void)

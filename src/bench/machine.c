@@ -24,20 +24,17 @@ static int64_t meminfo(const struct buf *text, const char *key)
     return p ? strtoll(p + strlen(key), NULL, 10) * 1024 : 0;
 }
 
-struct ticks {
-    long long busy, steal;
-};
-
-static struct ticks read_ticks(void)
+struct machine_ticks machine_ticks(void)
 {
-    long long v[8] = {0};
+    long long v[8];
+    struct machine_ticks t = {0};
     FILE *f = fopen("/proc/stat", "re");
     if (f && fscanf(f, "cpu %lld %lld %lld %lld %lld %lld %lld %lld", &v[0], &v[1], &v[2], &v[3],
-                    &v[4], &v[5], &v[6], &v[7]) != 8)
-        v[0] = 0;
+                    &v[4], &v[5], &v[6], &v[7]) == 8)
+        t = (struct machine_ticks){v[0] + v[1] + v[2] + v[5] + v[6], v[7]};
     if (f)
         fclose(f);
-    return (struct ticks){v[0] + v[1] + v[2] + v[5] + v[6], v[7]};
+    return t;
 }
 
 static void look_for_large(struct machine_state *s)
@@ -85,10 +82,10 @@ void machine_look(struct machine_state *s, bool watch)
 {
     struct buf b = BUF_INIT;
     *s = (struct machine_state){.speed_percent = -1};
-    struct ticks a = read_ticks();
+    struct machine_ticks a = machine_ticks();
     if (watch)
         nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
-    struct ticks z = read_ticks();
+    struct machine_ticks z = machine_ticks();
     double per = 0.5 * (double)sysconf(_SC_CLK_TCK);
     if (watch) {
         s->busy = (double)(z.busy - a.busy) / per;
@@ -110,24 +107,11 @@ void machine_look(struct machine_state *s, bool watch)
     buf_free(&b);
 }
 
-static void processor_name(char *out, size_t n)
-{
-    struct buf b = BUF_INIT;
-    const char *p = NULL;
-    snprintf(out, n, "unknown");
-    if (file_read("/proc/cpuinfo", 1 << 22, &b, NULL) == QN_OK)
-        p = strstr(buf_z(&b), "model name");
-    p = p ? strchr(p, ':') : NULL;
-    if (p)
-        snprintf(out, n, "%.*s", (int)strcspn(p + 2, "\n"), p + 2);
-    buf_free(&b);
-}
-
 void machine_facts(struct jw *w)
 {
     char name[128];
     struct utsname u;
-    processor_name(name, sizeof name);
+    cpu_model_name(name, sizeof name);
     jw_kstrz(w, "processor", name);
     jw_ki64(w, "processors", sysconf(_SC_NPROCESSORS_ONLN));
     if (uname(&u) == 0) {

@@ -20,6 +20,13 @@ struct machine_state {
     char largest[64];  /* the largest of them */
 };
 
+/* Clock ticks (_SC_CLK_TCK) of all processors together since the machine started: busy, and taken
+ * by the hypervisor. Zeros where /proc does not tell. */
+struct machine_ticks {
+    long long busy, steal;
+};
+struct machine_ticks machine_ticks(void);
+
 /* watch: takes half a second to see who uses the processors; without it busy and steal are 0. */
 void machine_look(struct machine_state *s, bool watch);
 /* Members of an object: facts that do not change (processor, kernel, memory). */

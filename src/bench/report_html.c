@@ -54,11 +54,6 @@ static const char style[] =
 
 /* ---- small parts ---------------------------------------------------------------------------- */
 
-static struct str get_str(const struct json *o, const char *key)
-{
-    return json_str(json_get(o, key));
-}
-
 static int colour_of(const struct view *v, struct str arm)
 {
     for (size_t i = 0; i < v->n_arm; i++)
@@ -98,7 +93,7 @@ static void head(const struct view *v, struct buf *out)
 {
     const struct json *doc = v->doc, *m = json_get(doc, "machine");
     const struct json *model = json_get(json_get(doc, "manifest"), "model");
-    struct str label = get_str(doc, "label"), status = get_str(doc, "status");
+    struct str label = view_str(doc, "label"), status = view_str(doc, "status");
     struct str title = label.n ? label : STR_LIT("Servers side by side");
     buf_addz(out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
                   "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
@@ -110,16 +105,16 @@ static void head(const struct view *v, struct buf *out)
     buf_addz(out, "</style></head><body><main>\n<h1>");
     svg_text(out, title);
     buf_addz(out, "</h1>\n<p class=\"soft\">");
-    svg_text(out, get_str(model, "name"));
+    svg_text(out, view_str(model, "name"));
     buf_addz(out, " · ");
-    svg_text(out, get_str(m, "processor"));
+    svg_text(out, view_str(m, "processor"));
     buf_addf(out, " · %.0f processors, %.0f threads a server · %.0f rounds · quern ",
              json_real(json_get(m, "processors")),
              json_real(json_get(json_get(doc, "workload"), "threads")),
              json_real(json_get(json_get(doc, "workload"), "rounds")));
-    svg_text(out, get_str(doc, "version"));
+    svg_text(out, view_str(doc, "version"));
     buf_addz(out, "</p>\n<p><code>");
-    svg_text(out, get_str(doc, "command"));
+    svg_text(out, view_str(doc, "command"));
     buf_addz(out, "</code></p>\n");
     if (!str_eqz(status, "complete")) {
         buf_addz(out, "<p class=\"un\">This run was not completed: ");
@@ -305,7 +300,7 @@ static void collect(const struct json *requests, struct str arm, bool gaps, stru
     for (size_t i = 0; i < json_len(requests); i++) {
         const struct json *r = json_at(requests, i), *res = json_get(r, "result");
         const struct json *at = json_get(res, "output_event_ms");
-        if (!str_eq(get_str(r, "arm"), arm) || json_get(r, "error"))
+        if (!str_eq(view_str(r, "arm"), arm) || json_get(r, "error"))
             continue;
         if (!gaps && json_has(r, "user"))
             series_add(s, json_real(json_get(res, "ttft_ms")));
@@ -362,17 +357,17 @@ static void memory(const struct view *v, const char *workload, struct buf *out)
         const struct json *c = json_at(cells, i), *rss = json_get(c, "rss");
         double *x = xy + n * 2 * RSS_POINTS, *y = x + RSS_POINTS;
         size_t k = 0;
-        if (!str_eqz(get_str(c, "workload"), workload) || json_real(json_get(c, "round")) > 0)
+        if (!str_eqz(view_str(c, "workload"), workload) || json_real(json_get(c, "round")) > 0)
             continue;
         for (; k < json_len(rss) && k < RSS_POINTS; k++) {
             x[k] = json_real(json_at(json_at(rss, k), 0)) / 1000;
             y[k] = json_real(json_at(json_at(rss, k), 1)) / 0x1p20;
         }
-        lines[n] = (struct svg_line){.name = get_str(c, "arm"),
+        lines[n] = (struct svg_line){.name = view_str(c, "arm"),
                                      .x = x,
                                      .y = y,
                                      .n = k,
-                                     .colour = colour_of(v, get_str(c, "arm"))};
+                                     .colour = colour_of(v, view_str(c, "arm"))};
         n += k > 1;
     }
     snprintf(title, sizeof title, "Memory over time: %s, first round", workload);
@@ -570,7 +565,7 @@ static void text_table(const struct json *list, const char *title, const char *c
         buf_addz(out, "<tr>");
         for (int k = 0; k < n_key; k++) {
             buf_addf(out, "<td class=\"l%s\">", k == n_key - 1 ? " w" : "");
-            svg_text(out, get_str(json_at(list, i), keys[k]));
+            svg_text(out, view_str(json_at(list, i), keys[k]));
             buf_addz(out, "</td>");
         }
         buf_addz(out, "</tr>\n");
@@ -585,9 +580,9 @@ static void absent_arms(const struct json *arms, struct buf *out)
         if (json_bool(json_get(json_at(arms, i), "ran")))
             continue;
         buf_addz(out, any ? "<li>" : "<h2>What did not run</h2><ul><li>");
-        svg_text(out, get_str(json_at(arms, i), "name"));
+        svg_text(out, view_str(json_at(arms, i), "name"));
         buf_addz(out, ": ");
-        svg_text(out, get_str(json_at(arms, i), "why_not"));
+        svg_text(out, view_str(json_at(arms, i), "why_not"));
         buf_addz(out, "</li>");
         any = true;
     }

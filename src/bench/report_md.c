@@ -22,33 +22,28 @@ static void plain(struct buf *out, struct str s, size_t most)
         buf_addz(out, "...");
 }
 
-static struct str get_str(const struct json *o, const char *key)
-{
-    return json_str(json_get(o, key));
-}
-
 /* ---- head ----------------------------------------------------------------------------------- */
 
 static void head(const struct json *doc, struct buf *out)
 {
     const struct json *m = json_get(doc, "machine"), *w = json_get(doc, "workload");
     const struct json *model = json_get(json_get(doc, "manifest"), "model");
-    struct str label = get_str(doc, "label"), status = get_str(doc, "status");
+    struct str label = view_str(doc, "label"), status = view_str(doc, "status");
     buf_addz(out, "# Measurement");
     if (label.n)
         buf_addz(out, ": ");
     plain(out, label, 200);
     buf_addz(out, "\n\n");
-    if (get_str(model, "name").n) {
+    if (view_str(model, "name").n) {
         buf_addz(out, "Model ");
-        plain(out, get_str(model, "name"), 100);
+        plain(out, view_str(model, "name"), 100);
         buf_addz(out, "; ");
     }
-    plain(out, get_str(m, "processor"), 100);
+    plain(out, view_str(m, "processor"), 100);
     buf_addf(out, ", %.0f processors, %.0f threads a server; %.0f round(s); quern ",
              json_real(json_get(m, "processors")), json_real(json_get(w, "threads")),
              json_real(json_get(w, "rounds")));
-    plain(out, get_str(doc, "version"), 20);
+    plain(out, view_str(doc, "version"), 20);
     buf_addf(out, "; %.0f s in all", json_real(json_get(doc, "seconds")));
     if (!str_eqz(status, "complete")) {
         buf_addz(out, "; **");
@@ -56,7 +51,7 @@ static void head(const struct json *doc, struct buf *out)
         buf_addz(out, "**");
     }
     buf_addz(out, ".\n\nCommand: `");
-    buf_add_str(out, get_str(doc, "command"));
+    buf_add_str(out, view_str(doc, "command"));
     buf_addz(out, "`\n");
     if (json_bool(json_get(doc, "diagnostic")))
         buf_addz(out, "\n**Diagnostic run: not for comparisons.**\n");
@@ -268,11 +263,11 @@ static void parity(const struct json *doc, struct buf *out)
         bool have = false;
         for (size_t i = 0; i < json_len(list); i++) {
             const struct json *p = json_at(list, i);
-            struct str text = get_str(p, "text");
-            if (!str_eqz(get_str(p, "probe"), probes[k]) || json_real(json_get(p, "round")) > 0)
+            struct str text = view_str(p, "text");
+            if (!str_eqz(view_str(p, "probe"), probes[k]) || json_real(json_get(p, "round")) > 0)
                 continue;
             buf_addf(out, "| %s | ", probes[k]);
-            plain(out, get_str(p, "arm"), 60);
+            plain(out, view_str(p, "arm"), 60);
             if (!have) {
                 buf_addz(out, " | | ");
             } else {
@@ -301,9 +296,9 @@ static void failures(const struct json *doc, struct buf *out)
         if (json_bool(json_get(a, "ran")))
             continue;
         buf_addz(out, any ? "- " : "\n## What did not run\n\n- ");
-        plain(out, get_str(a, "name"), 60);
+        plain(out, view_str(a, "name"), 60);
         buf_addz(out, ": ");
-        plain(out, get_str(a, "why_not"), 300);
+        plain(out, view_str(a, "why_not"), 300);
         buf_addc(out, '\n');
         any = true;
     }
@@ -317,11 +312,11 @@ static void failures(const struct json *doc, struct buf *out)
         const char *const keys[] = {"arm", "workload", "phase"};
         for (int k = 0; k < 3; k++) {
             buf_addz(out, "| ");
-            plain(out, get_str(f, keys[k]), 60);
+            plain(out, view_str(f, keys[k]), 60);
             buf_addc(out, ' ');
         }
         buf_addf(out, "| %.0f | ", json_real(json_get(f, "attempt")) + 1);
-        plain(out, get_str(f, "message"), 300);
+        plain(out, view_str(f, "message"), 300);
         buf_addz(out, " |\n");
     }
 }

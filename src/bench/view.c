@@ -152,3 +152,8 @@ void view_number(struct buf *out, double x)
     double a = fabs(x);
     buf_addf(out, a >= 100 ? "%.0f" : a >= 10 ? "%.1f" : a >= 1 || a == 0 ? "%.2f" : "%.3f", x);
 }
+
+struct str view_str(const struct json *o, const char *key)
+{
+    return json_str(json_get(o, key));
+}

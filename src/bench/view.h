@@ -52,6 +52,8 @@ struct str view_own_arm(const struct view *v);
 /* True for arms of this program (quern, quern-serial, ...). */
 bool view_is_own(struct str arm);
 
+/* The text of a member of an object; empty if it is none. */
+struct str view_str(const struct json *o, const char *key);
 /* "12.3", "1234", "0.987": at least three digits that count. */
 void view_number(struct buf *out, double x);
 

@@ -20,14 +20,14 @@ static const struct bench_roof *roof_of(const struct bench_report *r, int32_t th
 static double read_median(const struct bench_report *r, int32_t threads)
 {
     const struct bench_roof *f = roof_of(r, threads);
-    return f ? bench_stats_of(f->read, f->n_sample).median : 0;
+    return f ? spread_of(f->read, f->n_sample).median : 0;
 }
 
 /* The best round: interference can only lower a pure arithmetic loop. */
 static double peak_best(const struct bench_report *r, int32_t threads)
 {
     const struct bench_roof *f = roof_of(r, threads);
-    return f ? bench_stats_of(f->peak, f->n_sample).max : 0;
+    return f ? spread_of(f->peak, f->n_sample).max : 0;
 }
 
 /* What a row uses of the two roofs, as fractions; negative = not known or not meant. */
@@ -36,7 +36,7 @@ static double share_of_read(const struct bench_report *r, const struct bench_row
     double roof = read_median(r, w->threads);
     if (!w->decode || roof <= 0)
         return -1;
-    return bench_stats_of(w->samples, w->n_sample).median * w->bytes_per_token / roof;
+    return spread_of(w->samples, w->n_sample).median * w->bytes_per_token / roof;
 }
 
 static double share_of_peak(const struct bench_report *r, const struct bench_row *w)
@@ -44,7 +44,7 @@ static double share_of_peak(const struct bench_report *r, const struct bench_row
     double roof = peak_best(r, w->threads);
     if (roof <= 0)
         return -1;
-    return bench_stats_of(w->samples, w->n_sample).median * w->ops_per_token / roof;
+    return spread_of(w->samples, w->n_sample).median * w->ops_per_token / roof;
 }
 
 static void percent(char out[16], double share)
@@ -65,7 +65,7 @@ static void test_name(char out[32], const struct bench_row *w)
 /* Of one decode step; negative = not meant. */
 static double step_ms(const struct bench_row *w)
 {
-    double rate = bench_stats_of(w->samples, w->n_sample).median;
+    double rate = spread_of(w->samples, w->n_sample).median;
     return w->decode && rate > 0 ? 1000.0 * (w->batch > 1 ? w->batch : 1) / rate : -1;
 }
 
@@ -89,7 +89,7 @@ static void facts(const struct bench_report *r, struct buf *out, const char *bul
              bullet, r->load_before[0], r->load_after[0], r->repeat);
     for (int i = 0; i < r->n_roof; i++) {
         const struct bench_roof *f = &r->roofs[i];
-        struct bench_stats s = bench_stats_of(f->read, f->n_sample);
+        struct spread s = spread_of(f->read, f->n_sample);
         buf_addf(out, "%smemory read, %d thread%s: %.1f GB/s (%.1f to %.1f, buffer ", bullet,
                  f->threads, f->threads == 1 ? "" : "s", s.median / 1e9, s.min / 1e9, s.max / 1e9);
         cli_size_text(out, r->roof_bytes);
@@ -124,7 +124,7 @@ static void write_rows(const struct bench_report *r, bool markdown, struct buf *
                  "depth", "tokens/s", "min", "max", "MAD", "ms/step", "bandwidth", "peak");
     for (int i = 0; i < r->n_row; i++) {
         const struct bench_row *w = &r->rows[i];
-        struct bench_stats s = bench_stats_of(w->samples, w->n_sample);
+        struct spread s = spread_of(w->samples, w->n_sample);
         char name[32], ms[16] = "-", bw[16], pk[16];
         test_name(name, w);
         percent(bw, share_of_read(r, w));
@@ -140,7 +140,7 @@ static void write_rows(const struct bench_report *r, bool markdown, struct buf *
 
 static void stats_json(struct jw *w, const char *key, const double *v, int n)
 {
-    struct bench_stats s = bench_stats_of(v, n);
+    struct spread s = spread_of(v, n);
     jw_key(w, key);
     jw_obj(w);
     jw_kreal(w, "median", s.median);

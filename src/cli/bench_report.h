@@ -5,8 +5,10 @@
 #define CLI_BENCH_REPORT_H
 
 #include "base/buf.h"
-#include "cli/bench_stats.h"
+#include "bench/quantile.h"
 #include "quern.h"
+
+#define BENCH_SAMPLE_MAX 1000 /* rounds of a measurement */
 
 /* One configuration and its samples. */
 struct bench_row {

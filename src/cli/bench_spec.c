@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "bench/quantile.h"
 #include "cli/draft_opts.h"
 #include "cli/engine_open.h"
 #include "cli/model_arg.h"
@@ -242,18 +243,6 @@ static enum qn_status run_task(struct bench *b, int task, int round, struct qn_e
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 static void write_row(struct bench *b, struct setting *s, int task, struct buf *out)
 {
     const struct spec_counts *c = &s->sum[task];
@@ -263,7 +252,7 @@ static void write_row(struct bench *b, struct setting *s, int task, struct buf *
         buf_addf(out, "%6d", s->spec.n_draft);
     else
         buf_addf(out, "%6s", "auto");
-    buf_addf(out, " %8.2fx %8.2f  ", median(s->ratio[task], b->n_round),
+    buf_addf(out, " %8.2fx %8.2f  ", quantile_of(s->ratio[task], (size_t)b->n_round, 0.5),
              c->rounds ? made / (double)c->rounds : 1);
     for (int j = 0; j < 8 && c->rounds > 0 && c->accepted_at[j] > 0; j++)
         buf_addf(out, "%s%.0f", j ? " " : "",
@@ -282,7 +271,7 @@ static void write_table(struct bench *b, struct buf *out)
              b->n_round, "task", "kind", "guess", "speed", "per step", "accepted");
     for (int t = 0; t < b->n_task; t++) {
         buf_addf(out, "%-12s %-10s %6s %6.1f/s\n", b->tasks[t].name, "off", "",
-                 1e6 / median(b->plain_us[t], b->n_round));
+                 1e6 / quantile_of(b->plain_us[t], (size_t)b->n_round, 0.5));
         for (int i = 0; i < b->n_setting; i++)
             write_row(b, &b->settings[i], t, out);
     }

@@ -12,9 +12,11 @@
 #include "bench/matrix.h"
 #include "bench/results.h"
 #include "bench/view.h"
+#include "cli/bench_opts.h"
 #include "cli/model_arg.h"
 #include "cli/progress.h"
 #include "cli/verbs.h"
+#include "model/logits.h"
 #include "quern.h"
 
 enum { ROUNDS_MAX = 100, PROMPTS_MAX = 256, FILE_MAX = 64 << 20 };
@@ -28,15 +30,7 @@ struct native_opts {
 static const struct cli_opt native_opts[] = {
     CLI_OPT_MODEL(struct native_opts),
     CLI_OPT_THREADS(struct native_opts),
-    {.name = "tokens",
-     .short_name = 'n',
-     .type = CLI_INT,
-     .arg = "N",
-     .min = 2,
-     .max = 100000,
-     .def = "192",
-     .help = "Tokens of a decode answer.",
-     .off = CLI_AT_INT(struct native_opts, tokens)},
+    CLI_OPT_BENCH_TOKENS(struct native_opts),
     {.name = "repeat",
      .short_name = 'r',
      .type = CLI_INT,
@@ -46,18 +40,11 @@ static const struct cli_opt native_opts[] = {
      .def = "5",
      .help = "Answers of each kind; one more before them warms up.",
      .off = CLI_AT_INT(struct native_opts, repeat)},
-    {.name = "ttft-tokens",
-     .type = CLI_INT,
-     .arg = "N",
-     .min = 8,
-     .max = 1000000,
-     .def = "1024",
-     .help = "About how long the prompts are whose first token is waited for.",
-     .off = CLI_AT_INT(struct native_opts, ttft_tokens)},
+    CLI_OPT_BENCH_TTFT(struct native_opts),
     {.name = "seed",
      .type = CLI_STR,
      .arg = "TEXT",
-     .def = "quern-bench-1",
+     .def = BENCH_SEED,
      .help = "The prompts are those of `quern bench serve` with the same seed.",
      .off = CLI_AT_STR(struct native_opts, seed)},
     {.name = "ids",
@@ -214,16 +201,6 @@ static bool is_eos(const struct qn_model_info *info, int32_t id)
     return false;
 }
 
-/* The likeliest token, the lowest id among equals. */
-static int32_t likeliest(const float *logits, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
 static enum qn_status feed(struct native *s, struct qn_seq *seq, const struct prompt *p,
                            struct qn_err *err)
 {
@@ -251,7 +228,7 @@ static enum qn_status answer_one(struct native *s, const struct prompt *p, int32
     QN_TRY(qn_seq_create(s->e, &seq, err));
     enum qn_status st = feed(s, seq, p, err);
     while (st == QN_OK) {
-        int32_t id = likeliest(s->logits, s->info->n_vocab);
+        int32_t id = logits_best(s->logits, s->info->n_vocab);
         a->last_ns = clock_ns();
         if (a->n == 0)
             a->first_ns = a->last_ns;

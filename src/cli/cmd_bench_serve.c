@@ -9,6 +9,7 @@
 #include "base/cpu.h"
 #include "base/file.h"
 #include "bench/bench.h"
+#include "cli/bench_opts.h"
 #include "cli/cancel.h"
 #include "cli/history_file.h"
 #include "cli/model_arg.h"
@@ -69,19 +70,11 @@ static const struct cli_opt bench_serve_opts[] = {
     {.name = "seed",
      .type = CLI_STR,
      .arg = "TEXT",
-     .def = "quern-bench-1",
+     .def = BENCH_SEED,
      .help = "Every prompt follows from it; servers must not have seen the same one before.",
      .off = CLI_AT_STR(S, seed)},
     {.type = CLI_GROUP, .help = "Matrix"},
-    {.name = "tokens",
-     .short_name = 'n',
-     .type = CLI_INT,
-     .arg = "N",
-     .min = 2,
-     .max = 100000,
-     .def = "192",
-     .help = "Tokens of a decode answer.",
-     .off = CLI_AT_INT(S, tokens)},
+    CLI_OPT_BENCH_TOKENS(S),
     {.name = "runs",
      .type = CLI_INT,
      .arg = "N",
@@ -90,14 +83,7 @@ static const struct cli_opt bench_serve_opts[] = {
      .def = "5",
      .help = "Decode answers in a round.",
      .off = CLI_AT_INT(S, runs)},
-    {.name = "ttft-tokens",
-     .type = CLI_INT,
-     .arg = "N",
-     .min = 8,
-     .max = 1000000,
-     .def = "1024",
-     .help = "About how long the prompts are whose first token is waited for.",
-     .off = CLI_AT_INT(S, ttft_tokens)},
+    CLI_OPT_BENCH_TTFT(S),
     {.name = "ttft-runs",
      .type = CLI_INT,
      .arg = "N",

@@ -15,6 +15,7 @@
 #include "cli/progress.h"
 #include "cli/term.h"
 #include "cli/verbs.h"
+#include "model/logits.h"
 
 enum { TEXT_MAX = 64 << 20, FORMATS_MAX = 16 };
 
@@ -133,28 +134,10 @@ static enum qn_status read_all(struct job *j, struct qn_engine *e, float *out, s
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static double log_sum(const float *x, int32_t n)
-{
-    double m = (double)x[0], sum = 0;
-    for (int32_t i = 1; i < n; i++)
-        m = fmax(m, (double)x[i]);
-    for (int32_t i = 0; i < n; i++)
-        sum += exp((double)x[i] - m);
-    return m + log(sum);
-}
-
-static int32_t best(const float *x, int32_t n)
-{
-    int32_t b = 0;
-    for (int32_t i = 1; i < n; i++)
-        b = x[i] > x[b] ? i : b;
-    return b;
-}
-
 /* KL(p || q) in nats */
 static double divergence(const float *p, const float *q, int32_t n)
 {
-    double lp = log_sum(p, n), lq = log_sum(q, n), kl = 0;
+    double lp = logits_log_sum(p, n), lq = logits_log_sum(q, n), kl = 0;
     for (int32_t i = 0; i < n; i++) {
         double a = (double)p[i] - lp;
         kl += exp(a) * (a - ((double)q[i] - lq));
@@ -179,7 +162,7 @@ static enum qn_status compare(struct job *j, const float *got, struct kl_row *r,
         const float *p = j->truth + (size_t)i * v, *q = got + (size_t)i * v;
         kl[i] = divergence(p, q, j->n_vocab);
         sum += kl[i];
-        equal += best(p, j->n_vocab) == best(q, j->n_vocab);
+        equal += logits_best(p, j->n_vocab) == logits_best(q, j->n_vocab);
     }
     qsort(kl, (size_t)j->n_row, sizeof *kl, by_value);
     r->mean = sum / (double)j->n_row;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "model/logits.h"
 
 enum { CHUNK = 32, OTHER_CHUNK = 7 };
 
@@ -23,29 +24,10 @@ struct run {
     bool first;
 };
 
-static int32_t arg_max(const float *x, int32_t n)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (x[i] > x[best])
-            best = i;
-    return best;
-}
-
-static double log_sum(const float *x, int32_t n)
-{
-    double m = (double)x[0], s = 0;
-    for (int32_t i = 1; i < n; i++)
-        m = fmax(m, (double)x[i]);
-    for (int32_t i = 0; i < n; i++)
-        s += exp((double)x[i] - m);
-    return m + log(s);
-}
-
 static void compare(struct run *r, const float *got, const float *want)
 {
     struct parity_row *o = r->row;
-    double sw = log_sum(want, r->vocab), sg = log_sum(got, r->vocab), sum = 0, kl = 0;
+    double sw = logits_log_sum(want, r->vocab), sg = logits_log_sum(got, r->vocab), sum = 0, kl = 0;
     for (int32_t i = 0; i < r->vocab; i++) {
         double d = fabs((double)got[i] - (double)want[i]), lw = (double)want[i] - sw;
         sum += d;
@@ -54,7 +36,7 @@ static void compare(struct run *r, const float *got, const float *want)
     }
     o->mean += sum / r->vocab;
     o->kl += kl;
-    if (arg_max(got, r->vocab) == arg_max(want, r->vocab))
+    if (logits_best(got, r->vocab) == logits_best(want, r->vocab))
         r->n_agree++;
     o->n_row++;
 }
@@ -67,7 +49,7 @@ static void judge(struct run *r, const float *got, int32_t j)
         return;
     if (r->p->margins[j] < r->margin)
         return;
-    if (arg_max(got, r->vocab) == r->p->greedy[j])
+    if (logits_best(got, r->vocab) == r->p->greedy[j])
         o->n_greedy = j + 1;
     else
         o->greedy_wrong = j;
@@ -75,7 +57,7 @@ static void judge(struct run *r, const float *got, int32_t j)
 
 static void compare_top(struct run *r, const float *got)
 {
-    double s = log_sum(got, r->vocab);
+    double s = logits_log_sum(got, r->vocab);
     for (int32_t i = 0; i < r->p->n_top; i++)
         r->row->top_off =
             fmax(r->row->top_off, fabs((double)got[r->p->top_id[i]] - s - r->p->top_logprob[i]));
@@ -196,7 +178,7 @@ static enum qn_status run_text(struct run *r, const struct golden *g, struct par
         st = qn_engine_step(r->e, &it, 1, err);
         for (int32_t k = 0; st == QN_OK && k < m; k++) {
             const float *row = r->logits + (size_t)k * (size_t)r->vocab;
-            got += log_sum(row, r->vocab) - (double)row[g->text[i + k + 1]];
+            got += logits_log_sum(row, r->vocab) - (double)row[g->text[i + k + 1]];
             want += g->nll[i + k];
         }
     }

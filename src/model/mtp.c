@@ -6,7 +6,6 @@
  * takes the token at p+1. Rows [0, n_true) have the target's states, rows behind them the head's
  * own. The scheduler's thread alone.
  */
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/cpu.h"
@@ -15,6 +14,7 @@
 #include "exec/kv.h"
 #include "model/engine_int.h"
 #include "model/loader.h"
+#include "model/logits.h"
 
 struct qn_mtp {
     struct qn_seq *seq;
@@ -307,21 +307,6 @@ static enum qn_status run(struct qn_engine *e, const struct rows *r, int32_t n,
     return QN_OK;
 }
 
-static void guess(const float *logits, int32_t n, int32_t *id, float *prob)
-{
-    int32_t best = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    *id = best;
-    if (!prob)
-        return;
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)expf(logits[i] - logits[best]);
-    *prob = (float)(1 / sum);
-}
-
 /* Guess k of every item among r. */
 static void guess_all(struct qn_engine *e, const struct rows *r, int32_t n,
                       const struct tensor *logits, int32_t k)
@@ -332,7 +317,9 @@ static void guess_all(struct qn_engine *e, const struct rows *r, int32_t n,
         if (it->n_draft <= k)
             continue;
         tensor_read(e->draft.ex, logits, wanted + r[i].n_logits - 1, 1, e->draft_logits);
-        guess(e->draft_logits, e->info.n_vocab, &it->drafts[k], it->probs ? &it->probs[k] : NULL);
+        it->drafts[k] = logits_best(e->draft_logits, e->info.n_vocab);
+        if (it->probs)
+            it->probs[k] = logits_best_prob(e->draft_logits, e->info.n_vocab, it->drafts[k]);
     }
 }
 

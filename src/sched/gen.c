@@ -234,14 +234,6 @@ enum qn_status gen_emit_prompt(struct gen *g, int32_t at, const float *logits, s
     return QN_OK;
 }
 
-static bool is_eos(const struct lm *lm, int32_t id)
-{
-    for (int32_t i = 0; i < lm->n_eos; i++)
-        if (lm->eos_ids[i] == id)
-            return true;
-    return false;
-}
-
 /* Nothing may have been lost for want of memory between the detokenizer and the client. */
 static enum qn_status text_ok(const struct gen *g, const struct buf *text, struct qn_err *err)
 {
@@ -305,7 +297,7 @@ enum qn_status gen_token(struct gen *g, const struct lm *lm, float *logits,
     QN_TRY(draw(g, logits, &token, err));
     g->n_made++;
     g->ids[g->n_ids++] = token.id;
-    if ((!g->p.ignore_eos || g->grammar) && is_eos(lm, token.id)) {
+    if ((!g->p.ignore_eos || g->grammar) && lm_is_eos(lm, token.id)) {
         *verdict = (struct gen_verdict){true, GEN_STOP_EOS, -1};
         return QN_OK;
     }

@@ -62,6 +62,15 @@ struct lm {
     int32_t cache_interval, cache_reach; /* qn_cache_interval, qn_cache_reach */
 };
 
+/* Whether a token ends answers. */
+static inline bool lm_is_eos(const struct lm *lm, int32_t id)
+{
+    for (int32_t i = 0; i < lm->n_eos; i++)
+        if (lm->eos_ids[i] == id)
+            return true;
+    return false;
+}
+
 /* The engine as an lm; borrowed for the lm's life. */
 struct lm lm_of_engine(struct qn_engine *e);
 /* mtp_step on an engine. */

@@ -26,19 +26,11 @@ static struct qn_line line_of(const struct gen *g, int32_t n)
 /* ---- beginning -------------------------------------------------------------------------------
  */
 
-static bool ends_turn(const struct sched *s, int32_t id)
-{
-    for (int32_t i = 0; i < s->lm.n_eos; i++)
-        if (s->lm.eos_ids[i] == id)
-            return true;
-    return false;
-}
-
 /* The end of the first turn, which is what templates begin all conversations with; 0 = none. */
 static int32_t first_turn(const struct sched *s, const struct gen *g)
 {
     int32_t n = 1;
-    while (n < g->n_ids && !ends_turn(s, g->ids[n - 1]))
+    while (n < g->n_ids && !lm_is_eos(&s->lm, g->ids[n - 1]))
         n++;
     return n < g->n_ids && n >= TURN_LEAST ? n : 0;
 }
@@ -47,7 +39,7 @@ static int32_t first_turn(const struct sched *s, const struct gen *g)
 static int32_t last_turn(const struct sched *s, const struct gen *g)
 {
     int32_t n = g->n_ids - 1;
-    while (n > 0 && !ends_turn(s, g->ids[n - 1]))
+    while (n > 0 && !lm_is_eos(&s->lm, g->ids[n - 1]))
         n--;
     return n;
 }
@@ -110,7 +102,7 @@ static bool is_place(const struct sched *s, const struct gen *g, int32_t n)
         return g->n_ids - n > s->lm.cache_reach;
     if (s->lm.cache_reach == 0 && n == g->n_ids - 1)
         return true;
-    return ends_turn(s, g->ids[n - 1]) && n - g->n_kept >= TURN_GAP;
+    return lm_is_eos(&s->lm, g->ids[n - 1]) && n - g->n_kept >= TURN_GAP;
 }
 
 /* Somebody waits for g to read so far. */

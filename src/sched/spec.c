@@ -289,7 +289,7 @@ static bool guess(struct spec *sp, int32_t n)
 }
 
 /* The answers that may have guesses, as drafts. */
-static int32_t gather(struct spec *sp, struct qn_step_item *items, struct gen **who, int32_t n)
+static int32_t gather(struct spec *sp, struct gen **who, int32_t n)
 {
     int32_t n_draft = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -336,7 +336,7 @@ void spec_plan(struct spec *sp, struct qn_step_item *items, struct gen **who, in
     if (!sp)
         return;
     sp->planned = false;
-    int32_t n_draft = gather(sp, items, who, n);
+    int32_t n_draft = gather(sp, who, n);
     if (n_draft == 0 || plain)
         return;
     if (sp->ops->costs && !sp->fixed) {

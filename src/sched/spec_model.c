@@ -6,12 +6,12 @@
  * as far as they were wrong. Where the model cannot take single steps back (a recurrent state) the
  * guessing is done on a copy.
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "model/logits.h"
 #include "sched/drafter.h"
 #include "sched/spec.h"
 
@@ -119,18 +119,6 @@ static enum qn_status read_on(struct spec_model *m, struct follower *f, const in
     return QN_OK;
 }
 
-static int32_t likeliest(const float *x, int32_t n, float *prob)
-{
-    int32_t best = 0;
-    double sum = 0;
-    for (int32_t i = 1; i < n; i++)
-        best = x[i] > x[best] ? i : best;
-    for (int32_t i = 0; i < n; i++)
-        sum += (double)expf(x[i] - x[best]);
-    *prob = (float)(1 / sum);
-    return best;
-}
-
 static bool can_read(const struct spec_model *m, const struct draft *d)
 {
     for (int32_t i = ((const struct follower *)d->ctx)->n; i < d->n_ids; i++)
@@ -158,15 +146,15 @@ static enum qn_status guess_one(struct spec_model *m, struct draft **d, int32_t 
     QN_TRY(m->lm.ops->step(m->lm.self, items, n, err));
     for (int32_t i = 0; i < n; i++) {
         struct follower *f = d[i]->ctx;
-        float p;
         if (d[i]->n == 0)
             f->n = d[i]->n_ids;
         else if (!f->copy) {
             f->own[f->n_own++] = d[i]->out[d[i]->n - 1];
             f->n++;
         }
-        d[i]->out[d[i]->n] = likeliest(items[i].logits, m->n_vocab, &p);
-        d[i]->sure[d[i]->n++] = spec_sure_of(p);
+        int32_t best = logits_best(items[i].logits, m->n_vocab);
+        d[i]->out[d[i]->n] = best;
+        d[i]->sure[d[i]->n++] = spec_sure_of(logits_best_prob(items[i].logits, m->n_vocab, best));
     }
     return QN_OK;
 }

@@ -14,10 +14,6 @@ static enum qn_status open(void *self, void *seq, void **ctx, struct qn_err *err
     return QN_OK;
 }
 
-static void close_head(void *self, void *ctx)
-{
-}
-
 uint8_t spec_sure_of(float p)
 {
     static const float least[SPEC_SURE] = {0, 0.2F, 0.4F, 0.6F, 0.75F, 0.85F, 0.93F, 0.98F};
@@ -63,7 +59,6 @@ const struct drafter_ops drafter_mtp = {
     .costs = true,
     .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},
     .open = open,
-    .close = close_head,
     .draft = draft,
     .fed = fed,
 };

@@ -119,27 +119,17 @@ static const struct tagged_form minimax_form = {
     "DSML"                                                                                         \
     "\xEF\xBD\x9C" s
 
-static const struct tagged_form dsml_form = {
-    .call_open = "<" DSML("invoke name=\""),
-    .name_end = "\">",
-    .param_open = "<" DSML("parameter name=\""),
-    .key_end = "\">",
-    .value_end = "</" DSML("parameter>"),
-    .call_close = "</" DSML("invoke>"),
-    .section_close = "</" DSML("function_calls>"),
-    .json_inside = true,
-};
+/* DeepSeek V3.2 and V4 differ in the name of the section. */
+#define DSML_FORM(section)                                                                         \
+    {                                                                                              \
+        .call_open = "<" DSML("invoke name=\""), .name_end = "\">",                                \
+        .param_open = "<" DSML("parameter name=\""), .key_end = "\">",                             \
+        .value_end = "</" DSML("parameter>"), .call_close = "</" DSML("invoke>"),                  \
+        .section_close = "</" DSML(section ">"), .json_inside = true,                              \
+    }
 
-static const struct tagged_form dsml4_form = {
-    .call_open = "<" DSML("invoke name=\""),
-    .name_end = "\">",
-    .param_open = "<" DSML("parameter name=\""),
-    .key_end = "\">",
-    .value_end = "</" DSML("parameter>"),
-    .call_close = "</" DSML("invoke>"),
-    .section_close = "</" DSML("tool_calls>"),
-    .json_inside = true,
-};
+static const struct tagged_form dsml_form = DSML_FORM("function_calls");
+static const struct tagged_form dsml4_form = DSML_FORM("tool_calls");
 
 static const struct named_form mistral_form = {
     .once = true,

@@ -14,13 +14,13 @@
 static void test_stats(void **state)
 {
     const double odd[] = {5, 1, 4, 2, 100}, even[] = {4, 1, 3, 2}, one[] = {7};
-    struct bench_stats s = bench_stats_of(odd, 5);
+    struct spread s = spread_of(odd, 5);
     assert_true(s.median == 4 && s.min == 1 && s.max == 100 && s.mad == 2);
-    s = bench_stats_of(even, 4);
+    s = spread_of(even, 4);
     assert_true(s.median == 2.5 && s.min == 1 && s.max == 4 && s.mad == 1);
-    s = bench_stats_of(one, 1);
+    s = spread_of(one, 1);
     assert_true(s.median == 7 && s.mad == 0);
-    s = bench_stats_of(NULL, 0);
+    s = spread_of(NULL, 0);
     assert_true(s.median == 0 && s.min == 0);
     assert_true(odd[0] == 5); /* the order of the rounds is kept */
 }
