@@ -6,8 +6,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
-#include "cli/engine_open.h"
 #include "cli/model_arg.h"
+#include "cli/served.h"
 #include "cli/verbs.h"
 #include "sched/lm_remote.h"
 #include "sched/lm_serve.h"
@@ -42,8 +42,7 @@ static const struct cli_opt engine_opts[] = {
 static int run_engine(const struct cli *c, void *opts)
 {
     struct qn_err err = {0};
-    struct qn_engine *e = NULL;
-    struct qn_cache *cache = NULL;
+    struct served_engine s = {0};
     struct buf dir = BUF_INIT;
     int type;
     socklen_t n = sizeof type;
@@ -55,22 +54,19 @@ static int run_engine(const struct cli *c, void *opts)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const struct engine_opts *o = opts;
     enum qn_status st = model_arg_find(o->model, &dir, &err);
+    struct served_params p = {.dir = buf_z(&dir),
+                              .threads = o->threads,
+                              .ctx = o->ctx,
+                              .kv_quant = o->kv_quant,
+                              .mtp = (enum qn_mtp_mode)o->mtp,
+                              .cache_bytes = o->cache};
     if (st == QN_OK)
-        st = engine_open(
-            buf_z(&dir),
-            &(struct engine_args){o->threads, o->ctx, o->kv_quant, (enum qn_mtp_mode)o->mtp}, &e,
-            &err);
-    const struct qn_cache_params cp = {.bytes = o->cache};
-    if (st == QN_OK && o->cache)
-        st = qn_cache_create(e, &cp, &cache, &err);
-    if (st == QN_OK) {
-        struct lm lm = cache ? lm_of_cache(cache) : lm_of_engine(e);
-        st = lm_serve(&lm, qn_engine_info(e), LM_REMOTE_FD, &err);
-    } else {
+        st = served_open(&p, &s, &err);
+    if (st == QN_OK)
+        st = lm_serve(&s.lm, s.info, LM_REMOTE_FD, &err);
+    else
         lm_serve_refuse(LM_REMOTE_FD, &err);
-    }
-    qn_cache_free(cache);
-    qn_engine_free(e);
+    served_close(&s);
     buf_free(&dir);
     return st == QN_OK ? CLI_OK : CLI_FAILED; /* the parent words it */
 }
