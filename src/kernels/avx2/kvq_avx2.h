@@ -62,11 +62,6 @@ INLINE vi vi_dot(vi acc, vi c, const int16_t *a)
     return acc;
 }
 
-INLINE vi vi_add(vi a, vi b)
-{
-    return (vi){_mm256_add_epi32(a.a, b.a), _mm256_add_epi32(a.b, b.b)};
-}
-
 INLINE vi vi_centred(vi x, int32_t c)
 {
     __m256i v = _mm256_set1_epi32(c);

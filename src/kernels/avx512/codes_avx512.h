@@ -11,7 +11,7 @@
 #include "kernels/kernels.h"
 
 #ifdef KERN_SMALL_CODE
-#define INLINE static
+#define INLINE static __attribute__((unused)) /* not every file uses all of this */
 #define UNROLL
 #else
 #define INLINE static inline __attribute__((always_inline))

@@ -47,11 +47,6 @@ INLINE vi vi_dot(vi acc, vi c, const int16_t *a)
     return acc;
 }
 
-INLINE vi vi_add(vi a, vi b)
-{
-    return _mm512_add_epi32(a, b);
-}
-
 INLINE vi vi_centred(vi x, int32_t c)
 {
     return _mm512_sub_epi32(_mm512_add_epi32(x, x), _mm512_set1_epi32(c));

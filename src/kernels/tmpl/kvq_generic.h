@@ -83,12 +83,6 @@ static inline vi vi_dot(vi acc, vi c, const int16_t *a)
     return acc;
 }
 
-static inline vi vi_add(vi a, vi b)
-{
-    VI_EACH a.v[i_] += b.v[i_];
-    return a;
-}
-
 /* 2 x - c */
 static inline vi vi_centred(vi x, int32_t c)
 {

@@ -16,7 +16,14 @@
 #include "sched/sched.h"
 #include "scripted.h"
 
-enum { MOST_WANTS = 200, MADE = 48, PROMPT = 150, AT_ONCE = 4 };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1 /* the arithmetic is slow there, and memory is what is watched */
+#else
+#define SANITIZED 0
+#endif
+
+enum { MOST_WANTS = 200, FEW_WANTS = SANITIZED ? 4 : 12, MADE = SANITIZED ? 24 : 48, AT_ONCE = 4 };
+enum { PROMPT = 150 };
 
 struct want {
     int32_t prompt[PROMPT], n_prompt, max_tokens;
@@ -270,7 +277,7 @@ static void open_model(const char *dir, enum qn_mtp_mode mtp)
     assert_non_null(grams);
     CHECK_OK(gram_store_vocab(grams, &vocab, &err), err);
     CHECK_OK(gram_store_get(grams, &spec, &grammar, NULL, &err), err);
-    n_want = n_asked() ? n_asked() : 12;
+    n_want = n_asked() ? n_asked() : FEW_WANTS;
     make_wants(qn_engine_info(engine)->n_vocab);
 }
 
