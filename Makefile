@@ -8,7 +8,7 @@ PORT  ?= 8080
 J     ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check asan tsan clang soak fuzz kcheck bench format format-check install clean
+.PHONY: help run test build check asan tsan clang soak kills fuzz kcheck bench format format-check install clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -62,6 +62,12 @@ soak-long: ## 100,000 generated tokens of a windowed model in three KV formats: 
 	@$(MAKE) build
 	@ninja -C $(BUILD) -j $(J) --quiet tests/unit/model/test_kv_quant
 	@QUERN_SOAK_TOKENS=100000 $(BUILD)/tests/unit/model/test_kv_quant
+
+kills: ## kill -9 under load, 500 times: the disk cache never serves a wrong byte (the tests do it ten times)
+	@tools/setup.sh test $(BUILD)
+	@$(MAKE) build
+	@QUERN_KILLS=500 QUERN_BUILD=$(BUILD) QUERN_BIN=$(BUILD)/quern $(BUILD)/venv/bin/python -m pytest -q \
+	  -p no:cacheprovider tests/cli/test_disk_cache.py -k kill_9
 
 FUZZ_SECONDS ?= 60
 fuzz: ## libFuzzer over every target, FUZZ_SECONDS each (or T=name for one)

@@ -196,6 +196,42 @@ QN_API int32_t qn_cache_interval(const struct qn_cache *c);
  * INT32_MAX where nothing is forgotten, QN_ROLLBACK with windows, 0 with a recurrent state. */
 QN_API int32_t qn_cache_reach(const struct qn_cache *c);
 
+/* A second tier in a folder, which survives the process: what is kept is written behind, and what
+ * memory lacks of a line comes back from there, bit for bit. */
+struct qn_disk_params {
+    const char *dir; /* made when it is not there; for one process at a time */
+    int64_t bytes;   /* most that it may take, of all models together; 0 = no bound */
+};
+/* QN_BUSY: another process has the folder. Reads the model's weights once, to know them again. */
+QN_API enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_params *p,
+                                         struct qn_err *err);
+/* To be called now and then, between steps: what is new goes to the thread that writes; busy: work
+ * goes on beside and must not be disturbed. Milliseconds until it wants to be called again, 0 = not
+ * before something happens. */
+QN_API int32_t qn_cache_tick(struct qn_cache *c, bool busy);
+/* Whether a part of the line is being read from the disk: ask again in a moment. Once it is false,
+ * qn_cache_seq has all there is. Whoever does not ask waits inside qn_cache_seq. */
+QN_API bool qn_cache_loading(struct qn_cache *c, const struct qn_line *line);
+struct qn_cache_flush {
+    int64_t nodes, tokens;                 /* in memory */
+    int64_t durable_nodes, durable_tokens; /* of these, on disk with all that they continue */
+    char error[160];                       /* why the rest is not; "" = nothing is known */
+};
+/* begin: all that memory holds now is to become durable. False: not yet; ask again with begin
+ * false, and qn_cache_tick between. True: *out tells how much is. */
+QN_API bool qn_cache_flush(struct qn_cache *c, bool begin, struct qn_cache_flush *out);
+
+struct qn_disk_stats {
+    bool on;
+    int64_t records, bytes, bytes_max; /* in the folder, of all models; 0 = no bound */
+    int64_t tokens;                    /* known of this model */
+    int64_t queued_bytes;              /* waiting to be written */
+    int64_t written, written_bytes;    /* records, since the start; as all below */
+    int64_t failed;                    /* writes that came to nothing */
+    int64_t damaged, evicted;          /* records that failed a check; that were aged away */
+    int64_t restores, restored_tokens, restored_bytes, restore_us;
+};
+
 struct qn_cache_stats {
     int64_t bytes, bytes_max; /* held beside all sequences, and the bound */
     int64_t nodes, tokens;
@@ -204,6 +240,7 @@ struct qn_cache_stats {
     int64_t kept_tokens, evicted_tokens; /* put in and dropped so far */
     int64_t thinned;                     /* places to go on from that were dropped alone */
     int64_t failed_keeps;                /* for want of memory */
+    struct qn_disk_stats disk;
 };
 QN_API void qn_cache_stats(const struct qn_cache *c, struct qn_cache_stats *out);
 

@@ -269,6 +269,29 @@ static void stats_batch(struct jw *w, const struct api_model *m, const struct sc
     jw_obj_end(w);
 }
 
+static void stats_disk(struct jw *w, const struct qn_disk_stats *d)
+{
+    if (!d->on)
+        return;
+    jw_key(w, "disk");
+    jw_obj(w);
+    jw_ki64(w, "bytes", d->bytes);
+    jw_ki64(w, "max_bytes", d->bytes_max);
+    jw_ki64(w, "records", d->records);
+    jw_ki64(w, "tokens", d->tokens);
+    jw_ki64(w, "queued_bytes", d->queued_bytes);
+    jw_ki64(w, "written_records", d->written);
+    jw_ki64(w, "written_bytes", d->written_bytes);
+    jw_ki64(w, "failed_writes", d->failed);
+    jw_ki64(w, "damaged_records", d->damaged);
+    jw_ki64(w, "evicted_records", d->evicted);
+    jw_ki64(w, "restores", d->restores);
+    jw_ki64(w, "restored_tokens", d->restored_tokens);
+    jw_ki64(w, "restored_bytes", d->restored_bytes);
+    jw_kreal(w, "restore_seconds", (double)d->restore_us / 1e6);
+    jw_obj_end(w);
+}
+
 static void stats_cache(struct jw *w, const struct sched_stats *s)
 {
     const struct qn_cache_stats *c = &s->cache;
@@ -288,6 +311,7 @@ static void stats_cache(struct jw *w, const struct sched_stats *s)
     jw_ki64(w, "evicted_tokens", c->evicted_tokens);
     jw_ki64(w, "checkpoints_dropped", c->thinned);
     jw_ki64(w, "failed_keeps", c->failed_keeps);
+    stats_disk(w, &c->disk);
     jw_obj_end(w);
 }
 
@@ -318,5 +342,24 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
         jw_kstrz(&w, "draft_kind", s->spec_kind);
     spec_counts_json(&w, &s->spec);
     stats_responses(&w, &srv->responses);
+    jw_obj_end(&w);
+}
+
+void native_flush(bool done, const struct qn_cache_flush *f, struct buf *out)
+{
+    struct jw w;
+    jw_init(&w, out);
+    jw_obj(&w);
+    jw_kbool(&w, "durable", done && f->durable_tokens == f->tokens);
+    if (done) {
+        jw_ki64(&w, "tokens", f->tokens);
+        jw_ki64(&w, "durable_tokens", f->durable_tokens);
+        jw_ki64(&w, "nodes", f->nodes);
+        jw_ki64(&w, "durable_nodes", f->durable_nodes);
+        if (f->error[0])
+            jw_kstrz(&w, "reason", f->error);
+    } else {
+        jw_kstrz(&w, "reason", "the writing goes on; ask again");
+    }
     jw_obj_end(&w);
 }

@@ -24,5 +24,7 @@ struct native_server {
 };
 void native_stats(const struct api_model *m, const struct sched_stats *s,
                   const struct native_server *srv, struct buf *out);
+/* What a flush of the prompt cache to disk came to; done: it came to its end in time. */
+void native_flush(bool done, const struct qn_cache_flush *f, struct buf *out);
 
 #endif

@@ -7,8 +7,11 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
+#include "base/file.h"
+#include "cache/tier.h"
 #include "exec/kv.h"
 #include "model/engine.h"
+#include "model/fingerprint.h"
 
 #define WHERE "cache"
 
@@ -20,6 +23,7 @@ struct qn_cache {
     struct ptree *tree;
     int64_t bytes_max;
     int32_t interval;
+    struct tier *disk; /* NULL = none */
 };
 
 /* ---- parts ------------------------------------------------------------------------------------
@@ -150,6 +154,7 @@ void qn_cache_free(struct qn_cache *c)
 {
     if (!c)
         return;
+    tier_close(c->disk);
     ptree_free(c->tree);
     free(c);
 }
@@ -221,6 +226,83 @@ void qn_cache_trim(struct qn_cache *c, int64_t bytes)
         ptree_settle(c->tree);
 }
 
+/* ---- the disk ---------------------------------------------------------------------------------
+ */
+
+enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_params *p,
+                                  struct qn_err *err)
+{
+    if (c->disk || !p->dir || !*p->dir || p->bytes < 0)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "a disk cache needs a folder, once, and a size of 0 or "
+                "more");
+    const struct qn_model_info *info = qn_engine_info(c->e);
+    struct tier_params tp = {.ex = c->ex, .tree = c->tree, .dir = p->dir, .max_bytes = p->bytes};
+    struct buf memo = BUF_INIT, about = BUF_INIT;
+    QN_TRY(dir_make(p->dir, err));
+    path_join(&memo, p->dir, "weights");
+    buf_addf(&about, "%s (%s, %lld bytes a token)\n", info->name, info->family,
+             (long long)info->kv_token_bytes);
+    enum qn_status st = buf_ok(memo.failed ? &memo : &about, "a path", err);
+    tp.about = buf_str(&about);
+    if (st == QN_OK)
+        st = model_fingerprint(c->e, buf_z(&memo), tp.model.b, err);
+    if (st == QN_OK)
+        st = tier_open(&tp, &c->disk, err);
+    buf_free(&memo);
+    buf_free(&about);
+    return st;
+}
+
+int32_t qn_cache_tick(struct qn_cache *c, bool busy)
+{
+    return c->disk ? tier_tick(c->disk, busy) : 0;
+}
+
+bool qn_cache_loading(struct qn_cache *c, const struct qn_line *line)
+{
+    struct ptree_line l = {line->ns, line->ids, line->n_ids > 0 ? line->n_ids - 1 : 0};
+    return c->disk && c->bytes_max && tier_loading(c->disk, &l);
+}
+
+bool qn_cache_flush(struct qn_cache *c, bool begin, struct qn_cache_flush *out)
+{
+    struct tier_flush f = {0};
+    if (c->disk && !tier_flush(c->disk, begin, &f))
+        return false;
+    *out = (struct qn_cache_flush){.nodes = f.nodes,
+                                   .tokens = f.tokens,
+                                   .durable_nodes = f.durable_nodes,
+                                   .durable_tokens = f.durable_tokens};
+    memcpy(out->error, f.error, sizeof out->error);
+    return true;
+}
+
+static void disk_stats(const struct qn_cache *c, struct qn_disk_stats *out)
+{
+    struct tier_stats s;
+    if (!c->disk)
+        return;
+    tier_stats(c->disk, &s);
+    *out = (struct qn_disk_stats){
+        .on = true,
+        .records = s.store.records,
+        .bytes = s.store.bytes,
+        .bytes_max = s.store.max_bytes,
+        .tokens = s.known_tokens,
+        .queued_bytes = s.store.queued_bytes,
+        .written = s.store.written,
+        .written_bytes = s.store.written_bytes,
+        .failed = s.store.failed,
+        .damaged = s.store.damaged,
+        .evicted = s.store.evicted,
+        .restores = s.restores,
+        .restored_tokens = s.restored_tokens,
+        .restored_bytes = s.store.read_bytes,
+        .restore_us = s.restore_us,
+    };
+}
+
 void qn_cache_stats(const struct qn_cache *c, struct qn_cache_stats *out)
 {
     struct ptree_stats s;
@@ -239,4 +321,5 @@ void qn_cache_stats(const struct qn_cache *c, struct qn_cache_stats *out)
         .thinned = s.thinned,
         .failed_keeps = s.lost,
     };
+    disk_stats(c, &out->disk);
 }

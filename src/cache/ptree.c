@@ -13,7 +13,7 @@
 
 #define WHERE "cache"
 
-enum { NODE_TOK = 512 };
+enum { NODE_TOK = PTREE_NODE_TOK };
 
 /* ---- nodes ------------------------------------------------------------------------------------
  */
@@ -278,7 +278,8 @@ void ptree_find(struct ptree *t, const struct ptree_line *line, int32_t most,
     *out = (struct ptree_found){0};
     t->clock++;
     struct walk w = look(t, line, most, out);
-    if (out->n_usable < most && t->tier.find && t->tier.find(t->tier.self, line, out->n_usable))
+    struct ptree_line front = {line->ns, line->ids, most};
+    if (out->n_usable < most && t->tier.find && t->tier.find(t->tier.self, &front, out->n_usable))
         w = look(t, line, most, out);
     t->stats.lookups++;
     t->stats.asked += most;
@@ -289,6 +290,14 @@ void ptree_find(struct ptree *t, const struct ptree_line *line, int32_t most,
     touch(t, w.node, out->n_usable);
     out->parts = t->parts;
     out->n_part = t->n_part;
+}
+
+void ptree_peek(struct ptree *t, const struct ptree_line *line, struct ptree_found *out)
+{
+    *out = (struct ptree_found){0};
+    look(t, line, line->n, out);
+    out->parts = out->n_usable ? t->parts : NULL;
+    out->n_part = out->n_usable ? t->n_part : 0;
 }
 
 /* ---- keeping ----------------------------------------------------------------------------------
@@ -481,6 +490,11 @@ int32_t ptree_node_end(const struct ptree_node *n)
 bool ptree_node_good(const struct ptree_node *n)
 {
     return n->good;
+}
+
+bool ptree_node_leaf(const struct ptree_node *n)
+{
+    return !n->child;
 }
 
 const void *ptree_node_part(const struct ptree_node *n)

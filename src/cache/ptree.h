@@ -92,6 +92,8 @@ struct ptree_found {
  */
 void ptree_find(struct ptree *t, const struct ptree_line *line, int32_t most,
                 struct ptree_found *out);
+/* What memory has alone of a line; nothing is counted or touched. */
+void ptree_peek(struct ptree *t, const struct ptree_line *line, struct ptree_found *out);
 
 /* Puts in what `src` holds of the line, as far as it is not there; its end becomes good if src's
  * memory is. Bits that are there already are kept. QN_NO_MEMORY: nothing of use was put in. */
@@ -107,6 +109,9 @@ void ptree_trim(struct ptree *t, int64_t bytes);
 /* Down to the tree's limit, and somewhat below so that it is not done at every turn. */
 void ptree_settle(struct ptree *t);
 
+/* Nodes do not reach over multiples of so many tokens. */
+enum { PTREE_NODE_TOK = 512 };
+
 /* ---- nodes, for a tier ----------------------------------------------------------------------- */
 
 /* Each node, a parent before its children. fn may mark, nothing else. */
@@ -114,6 +119,7 @@ void ptree_each(struct ptree *t, void (*fn)(void *arg, struct ptree_node *node),
 int32_t ptree_node_from(const struct ptree_node *n);
 int32_t ptree_node_end(const struct ptree_node *n);
 bool ptree_node_good(const struct ptree_node *n);
+bool ptree_node_leaf(const struct ptree_node *n);
 const void *ptree_node_part(const struct ptree_node *n);
 const char *ptree_node_ns(const struct ptree_node *n);
 /* The line up to its end: ids has room for ptree_node_end. */

@@ -13,8 +13,8 @@
 #include "sched/lm_serve.h"
 
 struct engine_opts {
-    const char *model, *kv_quant;
-    int64_t ctx, threads, cache, mtp;
+    const char *model, *kv_quant, *disk;
+    int64_t ctx, threads, cache, mtp, disk_max;
 };
 
 static const struct cli_opt engine_opts[] = {
@@ -36,6 +36,18 @@ static const struct cli_opt engine_opts[] = {
      .max = QN_MTP_BEHIND_NORM,
      .help = "Draft head, as enum qn_mtp_mode.",
      .off = CLI_AT_INT(struct engine_opts, mtp)},
+    {.name = "ssd-cache",
+     .type = CLI_STR,
+     .arg = "DIR",
+     .help = "Folder of the prompt cache on disk.",
+     .off = CLI_AT_STR(struct engine_opts, disk)},
+    {.name = "ssd-cache-max",
+     .type = CLI_SIZE,
+     .arg = "SIZE",
+     .min = 0,
+     .max = 1e15,
+     .help = "Most that it may take.",
+     .off = CLI_AT_SIZE(struct engine_opts, disk_max)},
     {.type = CLI_END},
 };
 
@@ -59,7 +71,9 @@ static int run_engine(const struct cli *c, void *opts)
                               .ctx = o->ctx,
                               .kv_quant = o->kv_quant,
                               .mtp = (enum qn_mtp_mode)o->mtp,
-                              .cache_bytes = o->cache};
+                              .cache_bytes = o->cache,
+                              .disk_dir = o->disk,
+                              .disk_bytes = o->disk_max};
     if (st == QN_OK)
         st = served_open(&p, &s, &err);
     if (st == QN_OK)

@@ -29,14 +29,17 @@
 #define KEYS_MAX       64
 #define FDS_WANTED     65536
 #define KEY_FILE_BYTES ((size_t)64 << 10)
-#define CACHE_BYTES    ((int64_t)1 << 30) /* when the system does not say how much there is */
-#define FEW_TOKENS     256                /* a server that cannot hold so many is of no use */
+#define CACHE_BYTES    ((int64_t)1 << 30)  /* when the system does not say how much there is */
+#define DISK_BYTES     ((int64_t)16 << 30) /* of --ssd-cache */
+#define FLUSH_MS       60000               /* a stop waits so long for the disk */
+#define FEW_TOKENS     256                 /* a server that cannot hold so many is of no use */
 
 struct serve_opts {
     const char *model, *host, *api_key, *api_key_file, *config;
     const char *kv_quant;
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
-    int64_t memory_budget, kv_budget, prompt_cache;
+    int64_t memory_budget, kv_budget, prompt_cache, disk_max;
+    const char *disk;
     struct cli_strs aliases, cors;
     bool insecure, isolate, no_access_log;
     int log_format;
@@ -114,6 +117,20 @@ static const struct cli_opt serve_opts[] = {
              "alike does not compute that again; 0 = off. Given up before a request waits for "
              "memory.",
      .off = CLI_AT_SIZE(struct serve_opts, prompt_cache)},
+    {.name = "ssd-cache",
+     .type = CLI_STR,
+     .arg = "DIR",
+     .help = "Keeps the prompt cache in this folder too, so that it outlives the server and what "
+             "memory gives up; see `quern cache`.",
+     .off = CLI_AT_STR(struct serve_opts, disk)},
+    {.name = "ssd-cache-max",
+     .type = CLI_SIZE,
+     .arg = "SIZE",
+     .min = 0,
+     .max = 1e15,
+     .def_text = "16G",
+     .help = "Most that --ssd-cache may take on disk, what is there included; 0 = no bound.",
+     .off = CLI_AT_SIZE(struct serve_opts, disk_max)},
     {.name = "max-queue",
      .type = CLI_INT,
      .arg = "N",
@@ -319,6 +336,7 @@ struct served {
     struct served_engine engine, draft;
     struct sched *sched;
     int64_t cache_bytes; /* most that the prompt cache may take; 0 = none */
+    const char *disk;    /* where it is kept too; NULL = nowhere */
     struct api_model model;
     struct out_syntax syntax;
     const char *aliases[CLI_LIST_MAX + 1];
@@ -401,7 +419,13 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         .isolate = o->isolate,
         .cache_bytes = cache_bytes(c, o),
         .mtp = draft_opts_mtp(&o->draft),
+        .disk_dir = o->disk,
+        .disk_bytes = cli_given(c, "ssd-cache-max") ? o->disk_max : DISK_BYTES,
     };
+    if (o->disk && !ep.cache_bytes)
+        QN_FAIL(err, QN_BAD_INPUT, "serve",
+                "--ssd-cache needs a prompt cache in memory; --prompt-cache is 0");
+    s->disk = o->disk;
     QN_TRY(served_open(&ep, &s->engine, err));
     const struct qn_model_info *info = s->engine.info;
     struct lm lm = s->engine.lm;
@@ -456,7 +480,10 @@ static void cache_line(const struct served *s, struct buf *out)
     if (s->cache_bytes) {
         buf_addz(out, "up to ");
         cli_size_text(out, s->cache_bytes);
-        buf_addz(out, " of memory that no request needs (--prompt-cache)\n\n");
+        buf_addz(out, " of memory that no request needs (--prompt-cache)");
+        if (s->disk)
+            buf_addf(out, "; kept in %s", s->disk);
+        buf_addz(out, "\n\n");
     } else {
         buf_addz(out, "off\n\n");
     }
@@ -573,6 +600,18 @@ static enum qn_status start_server(const struct serve_opts *o, const struct keys
     return server_start(&p, out, err);
 }
 
+/* What memory holds goes to the disk before the program ends. */
+static void flush_disk(struct served *s)
+{
+    struct qn_cache_flush f;
+    if (!sched_cache_flush(s->sched, FLUSH_MS, &f))
+        log_line(LOG_WARN, "serve", "%s: not everything could be written within %d s", s->disk,
+                 FLUSH_MS / 1000);
+    else if (f.durable_tokens < f.tokens)
+        log_line(LOG_WARN, "serve", "%s: %lld of %lld tokens are kept: %s", s->disk,
+                 (long long)f.durable_tokens, (long long)f.tokens, f.error);
+}
+
 /* A signal while the model loads ends the program at once, afterwards it drains. */
 static void serve(const struct cli *c, const struct serve_opts *o, struct served *s,
                   struct server *srv, bool keyed)
@@ -584,6 +623,8 @@ static void serve(const struct cli *c, const struct serve_opts *o, struct served
     cli_write(c, buf_str(&text)); /* a closed standard output does not stop a server */
     buf_free(&text);
     serve_until_signal(srv, o->drain);
+    if (s->disk)
+        flush_disk(s);
 }
 
 /* The refusals that need no model come before it is loaded: a port in use, a missing key. */

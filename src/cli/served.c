@@ -23,6 +23,10 @@ static enum qn_status open_here(const struct served_params *p, struct served_eng
         return QN_OK;
     const struct qn_cache_params cp = {.bytes = p->cache_bytes};
     QN_TRY(qn_cache_create(s->engine, &cp, &s->cache, err));
+    if (p->disk_dir) {
+        const struct qn_disk_params dp = {.dir = p->disk_dir, .bytes = p->disk_bytes};
+        QN_TRY(qn_cache_disk_open(s->cache, &dp, err));
+    }
     s->lm = lm_of_cache(s->cache);
     return QN_OK;
 }
@@ -49,12 +53,12 @@ static bool is_up(void *arg)
 static enum qn_status open_child(const struct served_params *p, struct served_engine *s,
                                  struct qn_err *err)
 {
-    char threads[24], ctx[24], cache[24], dir_flag[] = "--model", threads_flag[] = "--threads",
-                                          ctx_flag[] = "--ctx", cache_flag[] = "--prompt-cache",
-                                          kv_flag[] = "--kv-quant", verb[] = "engine-process",
-                                          self[] = "/proc/self/exe";
+    char threads[24], ctx[24], cache[24], disk_max[24],
+        dir_flag[] = "--model", threads_flag[] = "--threads", ctx_flag[] = "--ctx",
+        cache_flag[] = "--prompt-cache", kv_flag[] = "--kv-quant", disk_flag[] = "--ssd-cache",
+        max_flag[] = "--ssd-cache-max", verb[] = "engine-process", self[] = "/proc/self/exe";
     static char mtp_flag[] = "--mtp", mtp_modes[][2] = {"0", "1", "2", "3"};
-    char *argv[15] = {self, verb, dir_flag, (char *)p->dir};
+    char *argv[21] = {self, verb, dir_flag, (char *)p->dir};
     int n = 4;
     snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
     snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
@@ -76,6 +80,13 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
     if (p->mtp != QN_MTP_OFF) {
         argv[n++] = mtp_flag;
         argv[n++] = mtp_modes[p->mtp];
+    }
+    snprintf(disk_max, sizeof disk_max, "%lld", (long long)p->disk_bytes);
+    if (p->disk_dir) {
+        argv[n++] = disk_flag;
+        argv[n++] = (char *)(uintptr_t)p->disk_dir;
+        argv[n++] = max_flag;
+        argv[n++] = disk_max;
     }
     QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
     QN_TRY(open_text(p->dir, s, err));

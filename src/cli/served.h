@@ -31,6 +31,8 @@ struct served_params {
     int64_t threads, ctx; /* 0 = the engine's choice */
     int64_t cache_bytes;  /* of the prompt cache; 0 = none */
     const char *kv_quant; /* NULL = off */
+    const char *disk_dir; /* its tier on disk; NULL = none */
+    int64_t disk_bytes;
     bool isolate;
     enum qn_mtp_mode mtp;
 };

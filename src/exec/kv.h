@@ -83,6 +83,9 @@ enum qn_status kv_seq_from(struct exec *ex, const struct kv_chain *c, int32_t n,
                            struct kv_seq **out, struct qn_err *err);
 /* s becomes the chain's first n tokens, whatever it was. kv_chain_usable(n) must be n. */
 void kv_seq_become(struct exec *ex, struct kv_seq *s, const struct kv_chain *c, int32_t n);
+/* One prefix [from, n) of what a chain holds. kv_chain_usable(n) must be n. */
+enum qn_status kv_chain_prefix(struct exec *ex, const struct kv_chain *c, int32_t from, int32_t n,
+                               struct kv_prefix **out, struct qn_err *err);
 
 /* ---- to files and back (kv_io.c) ------------------------------------------------------------ */
 
@@ -120,9 +123,21 @@ enum qn_status kv_import_create(struct exec *ex, const struct kv_shape *s, struc
                                 struct qn_err *err);
 void kv_import_parts(const struct exec *ex, struct kv_prefix *p, struct iovec *out);
 
-/* A prefix without memory, to ask kv_chain_usable what one with memory could do; it may be a part
- * of chains for that only. NULL: no memory. */
-struct kv_prefix *kv_hollow_create(const struct kv_shape *s);
+/* The part of a shape up to token `end`; the state only when that is its end. */
+void kv_shape_cut(struct kv_shape *s, int32_t end);
+/* Without what only a sequence that goes on at its end needs: windows and state. */
+void kv_shape_thin(const struct exec *ex, struct kv_shape *s);
+/* The shape of all that a sequence needs to go on behind token n, of a prefix [from, n). */
+void kv_shape_whole(const struct exec *ex, int32_t from, int32_t n, struct kv_shape *out);
+/* Shapes of prefixes that continue each other from 0: what kv_chain_usable would say of them (0 at
+ * least, also for want of memory); and which of them page i of a group is to be taken from for a
+ * sequence of n tokens, -1 = none has it. */
+int32_t kv_shapes_usable(const struct exec *ex, const struct kv_shape *s, int32_t n_shape,
+                         int32_t n);
+int32_t kv_shapes_page(const struct kv_shape *s, int32_t n_shape, int32_t g, int32_t i, int32_t n);
+/* Groups of layers; and tokens that one sees, 0 = all. */
+int32_t kv_n_group(const struct exec *ex);
+int32_t kv_group_window(const struct exec *ex, int32_t g);
 
 /* Everything that decides which bytes mean what in pages and states, as text. */
 void kv_layout_describe(const struct exec *ex, struct buf *out);

@@ -88,6 +88,86 @@ int64_t kv_shape_bytes(const struct exec *ex, const struct kv_shape *s)
     return bytes;
 }
 
+void kv_shape_cut(struct kv_shape *s, int32_t end)
+{
+    if (end >= s->end)
+        return;
+    s->end = end;
+    s->state = false;
+    for (int32_t g = 0; g < KV_SHAPE_GROUPS; g++) {
+        int32_t most = kv_pages(end) - s->runs[g].first;
+        if (s->runs[g].n > most)
+            s->runs[g].n = most > 0 ? most : 0;
+        if (!s->runs[g].n)
+            s->runs[g].first = 0;
+    }
+}
+
+void kv_shape_thin(const struct exec *ex, struct kv_shape *s)
+{
+    s->state = false;
+    for (int32_t g = 0; g < ex->kv.n_group; g++)
+        if (ex->kv.groups[g].window)
+            s->runs[g].first = s->runs[g].n = 0;
+}
+
+void kv_shape_whole(const struct exec *ex, int32_t from, int32_t n, struct kv_shape *out)
+{
+    *out = (struct kv_shape){.from = from, .end = n, .state = n && ex->kv.state_bytes};
+    for (int32_t g = 0; g < ex->kv.n_group; g++) {
+        const struct kv_group *k = &ex->kv.groups[g];
+        int32_t first = k->window ? kv_first_page(k, n) : from / KV_PAGE;
+        out->runs[g].n = kv_pages(n) - first;
+        out->runs[g].first = out->runs[g].n ? first : 0;
+    }
+}
+
+/* Prefixes that have no memory, only say what they would have. */
+static void hollow(const struct kv_shape *s, struct kv_prefix *p)
+{
+    *p = (struct kv_prefix){.from = s->from, .end = s->end, .has_state = s->state};
+    for (int32_t g = 0; g < KV_GROUP_MAX; g++) {
+        p->runs[g].first = s->runs[g].first;
+        p->runs[g].n = s->runs[g].n;
+    }
+}
+
+int32_t kv_shapes_usable(const struct exec *ex, const struct kv_shape *s, int32_t n_shape,
+                         int32_t n)
+{
+    struct kv_prefix *p = calloc((size_t)n_shape + 1, sizeof *p);
+    const struct kv_prefix **parts = calloc((size_t)n_shape + 1, sizeof(*parts));
+    int32_t usable = 0;
+    for (int32_t i = 0; p && parts && i < n_shape; i++) {
+        hollow(&s[i], &p[i]);
+        parts[i] = &p[i];
+    }
+    if (p && parts)
+        usable = kv_chain_usable(ex, &(struct kv_chain){parts, n_shape}, n);
+    free(parts);
+    free(p);
+    return usable;
+}
+
+int32_t kv_shapes_page(const struct kv_shape *s, int32_t n_shape, int32_t g, int32_t i, int32_t n)
+{
+    int32_t need = (i + 1) * KV_PAGE < n ? (i + 1) * KV_PAGE : n;
+    for (int32_t k = n_shape - 1; k >= 0; k--)
+        if (i >= s[k].runs[g].first && i < s[k].runs[g].first + s[k].runs[g].n)
+            return s[k].end >= need ? k : -1;
+    return -1;
+}
+
+int32_t kv_n_group(const struct exec *ex)
+{
+    return ex->kv.n_group;
+}
+
+int32_t kv_group_window(const struct exec *ex, int32_t g)
+{
+    return ex->kv.groups[g].window;
+}
+
 /* ---- out ------------------------------------------------------------------------------------ */
 
 struct kv_export {
@@ -171,21 +251,6 @@ void kv_export_free(struct exec *ex, struct kv_export *x)
 
 /* ---- in ------------------------------------------------------------------------------------- */
 
-struct kv_prefix *kv_hollow_create(const struct kv_shape *s)
-{
-    struct kv_prefix *p = calloc(1, sizeof *p);
-    if (!p)
-        return NULL;
-    p->from = s->from;
-    p->end = s->end;
-    p->has_state = s->state;
-    for (int32_t g = 0; g < KV_GROUP_MAX; g++) {
-        p->runs[g].first = s->runs[g].first;
-        p->runs[g].n = s->runs[g].n;
-    }
-    return p;
-}
-
 static bool take_pages(struct exec *ex, int32_t g, struct kv_run *r, int32_t n)
 {
     r->n = 0;
@@ -209,8 +274,13 @@ enum qn_status kv_import_create(struct exec *ex, const struct kv_shape *s, struc
         QN_FAIL(err, QN_BUSY, "kv",
                 "%lld bytes of KV memory to be read; %lld of the budget of %lld are in use",
                 (long long)need, (long long)kv->used_bytes, (long long)kv->budget_bytes);
-    struct kv_prefix *p = kv_hollow_create(s);
+    struct kv_prefix *p = calloc(1, sizeof *p);
     bool ok = p != NULL;
+    if (ok) {
+        hollow(s, p);
+        for (int32_t g = 0; g < kv->n_group; g++)
+            p->runs[g].n = 0;
+    }
     for (int32_t g = 0; ok && g < kv->n_group; g++)
         if (s->runs[g].n)
             ok = take_pages(ex, g, &p->runs[g], s->runs[g].n);
@@ -243,9 +313,13 @@ void kv_layout_describe(const struct exec *ex, struct buf *out)
                  kv->groups[g].page_bytes);
     for (int32_t i = 0; i < kv->n_layer; i++) {
         const struct kv_layer *l = &kv->layers[i];
-        buf_addf(
-            out, "layer %d group %d at %zu: %d x %d%c%d window %d delta %d,%d x %d,%d taps %d\n", i,
-            (int)kv->layer_group[i], kv->layer_off[i], l->n_head, l->dk, l->latent ? '/' : '+',
-            l->dv, l->window, l->delta.n_k, l->delta.n_v, l->delta.dk, l->delta.dv, l->delta.taps);
+        buf_addf(out,
+                 "layer %d group %d at %zu: %d x %d%c%d window %d code %d,%d of %d rotated %d\n", i,
+                 (int)kv->layer_group[i], kv->layer_off[i], l->n_head, l->dk, l->latent ? '/' : '+',
+                 l->dv, l->window, (int)l->form.k_bits, (int)l->form.v_bits, (int)l->form.group,
+                 (int)l->form.rotated);
+        if (l->delta.n_v)
+            buf_addf(out, "  delta %d,%d x %d,%d taps %d\n", l->delta.n_k, l->delta.n_v,
+                     l->delta.dk, l->delta.dv, l->delta.taps);
     }
 }

@@ -358,3 +358,13 @@ enum qn_status kv_seq_fork(struct exec *ex, struct kv_seq *src, int32_t n, struc
     kv_prefix_free(ex, p);
     return st;
 }
+
+enum qn_status kv_chain_prefix(struct exec *ex, const struct kv_chain *c, int32_t from, int32_t n,
+                               struct kv_prefix **out, struct qn_err *err)
+{
+    struct kv_seq *s;
+    QN_TRY(kv_seq_from(ex, c, n, &s, err));
+    enum qn_status st = kv_prefix_create(ex, s, from, n, out, err);
+    kv_seq_free(ex, s);
+    return st;
+}

@@ -203,7 +203,8 @@ static enum qn_status set_name(struct qn_engine *e, const char *dir, struct qn_e
         base = path_base(real);
     e->name = strndup(base.p, base.n);
     free(real);
-    if (!e->name)
+    e->dir = strdup(dir);
+    if (!e->name || !e->dir)
         QN_FAIL(err, QN_NO_MEMORY, "engine", "out of memory");
     return QN_OK;
 }
@@ -262,6 +263,7 @@ void qn_engine_free(struct qn_engine *e)
     chat_tmpl_free(e->chat);
     json_free(e->cfg);
     free(e->name);
+    free(e->dir);
     free(e);
 }
 

@@ -21,6 +21,7 @@ struct qn_engine {
     struct json *cfg;
     char *name;
     char kv_format[24]; /* kv_format.h: KV_FORMAT_ID_MAX */
+    char *dir;          /* of the checkpoint */
     int32_t eos[EOS_MAX];
 };
 

@@ -343,7 +343,8 @@ static bool try_begin(struct sched *s, struct gen *g)
     struct qn_err err = {0};
     struct gen_share *sh = g->p.share;
     g->wait_order = 0;
-    if ((sh && sh->state == SHARE_READING) || (!ready_share(g) && sched_reuse_later(s, g))) {
+    if ((sh && sh->state == SHARE_READING) ||
+        (!ready_share(g) && (sched_reuse_later(s, g) || sched_disk_loading(s, g)))) {
         g->phase = PHASE_WAITS;
         return true;
     }

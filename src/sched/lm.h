@@ -45,6 +45,10 @@ struct lm_ops {
     void (*cache_trim)(void *self, int64_t bytes);
     /* After the last call. */
     void (*cache_stats)(void *self, struct qn_cache_stats *out);
+    /* Its second tier, on disk; all NULL = there is none. */
+    int32_t (*cache_tick)(void *self, bool busy);
+    bool (*cache_loading)(void *self, const struct qn_line *line);
+    bool (*cache_flush)(void *self, bool begin, struct qn_cache_flush *out);
 
     /* The model's own draft head (quern.h: qn_mtp); both NULL = none is loaded. A sequence's
      * context takes the tokens that it has not taken yet by itself, and goes with its sequence. */

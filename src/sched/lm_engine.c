@@ -139,6 +139,21 @@ static void cache_stats(void *self, struct qn_cache_stats *out)
     qn_cache_stats(self, out);
 }
 
+static int32_t cache_tick(void *self, bool busy)
+{
+    return qn_cache_tick(self, busy);
+}
+
+static bool cache_loading(void *self, const struct qn_line *line)
+{
+    return qn_cache_loading(self, line);
+}
+
+static bool cache_flush(void *self, bool begin, struct qn_cache_flush *out)
+{
+    return qn_cache_flush(self, begin, out);
+}
+
 struct lm lm_of_cache(struct qn_cache *c)
 {
 #define OPS                                                                                        \
@@ -146,11 +161,18 @@ struct lm lm_of_cache(struct qn_cache *c)
     .step = cached_step, .seq_bytes = cached_seq_bytes, .step_bytes = cached_step_bytes,           \
     .seq_fork = seq_fork, .cache_seq = cache_seq, .cache_keep = cache_keep,                        \
     .cache_trim = cache_trim, .cache_stats = cache_stats
-    static const struct lm_ops plain = {OPS};
-    static const struct lm_ops heads = {OPS, .mtp_open = mtp_open, .mtp_step = cached_mtp_step};
+#define DISK  .cache_tick = cache_tick, .cache_loading = cache_loading, .cache_flush = cache_flush
+#define HEADS .mtp_open = mtp_open, .mtp_step = cached_mtp_step
+    /* [on disk too][with a draft head] */
+    static const struct lm_ops ops[2][2] = {{{OPS}, {OPS, HEADS}},
+                                            {{OPS, DISK}, {OPS, DISK, HEADS}}};
 #undef OPS
+#undef DISK
+#undef HEADS
+    struct qn_cache_stats st;
+    qn_cache_stats(c, &st);
     struct lm lm = lm_of_engine(qn_cache_engine(c));
-    lm.ops = qn_mtp_available(qn_cache_engine(c)) ? &heads : &plain;
+    lm.ops = &ops[st.disk.on][qn_mtp_available(qn_cache_engine(c))];
     lm.self = c;
     lm.cache_interval = qn_cache_interval(c);
     lm.cache_reach = qn_cache_reach(c);

@@ -216,7 +216,7 @@ static bool pause_us(struct lm_remote *r, int64_t us)
 static bool same_model(const struct wire_facts *a, const struct wire_facts *b)
 {
     return a->n_vocab == b->n_vocab && a->n_ctx == b->n_ctx && a->max_rows == b->max_rows &&
-           a->forks == b->forks && a->caches == b->caches &&
+           a->forks == b->forks && a->caches == b->caches && a->disk == b->disk &&
            a->cache_interval == b->cache_interval && a->cache_reach == b->cache_reach;
 }
 
@@ -783,6 +783,52 @@ static enum qn_status mtp_step(void *self, struct lm_mtp_item *items, int32_t n,
     return QN_OK;
 }
 
+/* A call to the tier on disk; its answer, or `lost` when the child is gone. io is held by the
+ * caller's line, if any, only inside. */
+static int32_t disk_call(struct lm_remote *r, const struct wire_call *call,
+                         const struct qn_line *line, int32_t lost_is, struct qn_cache_flush *flush)
+{
+    struct qn_err ignored;
+    int32_t answer = lost_is;
+    pthread_mutex_lock(&r->mu);
+    int64_t epoch = r->epoch;
+    pthread_mutex_unlock(&r->mu);
+    if (call_begin(r, epoch, &ignored) != QN_OK)
+        return answer;
+    if (line)
+        put_line(r, line);
+    r->child.w->call = *call;
+    if (call_run(r, &ignored) == QN_OK) {
+        answer = r->child.w->call.n_have;
+        if (flush)
+            *flush = r->child.w->flush;
+    }
+    call_end(r);
+    return answer;
+}
+
+static int32_t cache_tick(void *self, bool busy)
+{
+    struct wire_call c = {.op = WIRE_CACHE_TICK, .n = busy};
+    return disk_call(self, &c, NULL, 1000, NULL);
+}
+
+static bool cache_loading(void *self, const struct qn_line *line)
+{
+    if (!line_fits(self, line))
+        return false;
+    struct wire_call c = line_call(WIRE_CACHE_LOADING, line);
+    return disk_call(self, &c, line, 0, NULL);
+}
+
+/* With the child gone nothing of its memory is there any more. */
+static bool cache_flush(void *self, bool begin, struct qn_cache_flush *out)
+{
+    struct wire_call c = {.op = WIRE_CACHE_FLUSH, .n = begin};
+    *out = (struct qn_cache_flush){.error = "the engine's process has died"};
+    return disk_call(self, &c, NULL, 1, out);
+}
+
 struct lm lm_remote_lm(struct lm_remote *r)
 {
     r->ops = (struct lm_ops){
@@ -803,6 +849,11 @@ struct lm lm_remote_lm(struct lm_remote *r)
     if (r->facts.drafts) {
         r->ops.mtp_open = mtp_open;
         r->ops.mtp_step = mtp_step;
+    }
+    if (r->facts.disk) {
+        r->ops.cache_tick = cache_tick;
+        r->ops.cache_loading = cache_loading;
+        r->ops.cache_flush = cache_flush;
     }
     return (struct lm){
         .ops = &r->ops,

@@ -71,6 +71,7 @@ static void fill_facts(const struct lm *lm, const struct qn_model_info *info, st
     f->forks = lm->ops->seq_fork != NULL;
     f->caches = lm->ops->cache_seq != NULL;
     f->drafts = lm->ops->mtp_step != NULL;
+    f->disk = lm->ops->cache_tick != NULL;
     f->cache_interval = lm->cache_interval;
     f->cache_reach = lm->cache_reach;
     if (!info)
@@ -158,6 +159,22 @@ static enum qn_status cache_call(struct serving *s, struct wire_call *c)
     c->n_have = r.n_have;
     c->n_match = r.n_match;
     return st;
+}
+
+/* The tier on disk. */
+static enum qn_status disk_call(struct serving *s, struct wire_call *c)
+{
+    const struct lm_ops *ops = s->lm->ops;
+    struct qn_line line;
+    if (!s->facts.disk || (c->op == WIRE_CACHE_LOADING && !line_of(s, c, &line)))
+        QN_FAIL(&c->err, QN_INTERNAL, WHERE, "no cache on disk, or no line of tokens");
+    if (c->op == WIRE_CACHE_TICK)
+        c->n_have = ops->cache_tick(s->lm->self, c->n != 0);
+    else if (c->op == WIRE_CACHE_LOADING)
+        c->n_have = ops->cache_loading(s->lm->self, &line);
+    else
+        c->n_have = ops->cache_flush(s->lm->self, c->n != 0, &s->w->flush);
+    return QN_OK;
 }
 
 static enum qn_status step(struct serving *s, struct wire_call *c)
@@ -277,6 +294,11 @@ static void answer(struct serving *s)
     case WIRE_CACHE_KEEP:
     case WIRE_CACHE_TRIM:
         c->status = cache_call(s, c);
+        break;
+    case WIRE_CACHE_TICK:
+    case WIRE_CACHE_LOADING:
+    case WIRE_CACHE_FLUSH:
+        c->status = disk_call(s, c);
         break;
     default:
         c->status = err_set(&c->err, QN_INTERNAL, WHERE, "unknown call %d", (int)c->op);

@@ -32,7 +32,10 @@ enum wire_op {
     WIRE_CACHE_KEEP,
     WIRE_CACHE_TRIM,
     WIRE_MTP_OPEN,
-    WIRE_MTP_STEP, /* n items, with guesses */
+    WIRE_MTP_STEP,      /* n items, with guesses */
+    WIRE_CACHE_TICK,    /* n: busy; n_have: the answer, as that of the next two */
+    WIRE_CACHE_LOADING, /* the line */
+    WIRE_CACHE_FLUSH,   /* n: begin */
 };
 
 struct wire_facts {
@@ -42,6 +45,7 @@ struct wire_facts {
     int64_t step_bytes[2]; /* of none, of one row of logits */
     int32_t cache_interval, cache_reach;
     bool plans, forks, caches, drafts; /* has seq_bytes, seq_fork, a prompt cache, a draft head */
+    bool disk;                         /* the prompt cache has a tier on disk */
     char name[256], family[64], isa[32], arith[32], kv_format[32];
 };
 
@@ -79,6 +83,7 @@ struct wire_item {
 struct wire {
     struct wire_call call;
     struct qn_cache_stats cache; /* after each call, where there is a prompt cache */
+    struct qn_cache_flush flush; /* answer of WIRE_CACHE_FLUSH */
     struct wire_item items[WIRE_ITEMS_MAX];
     struct wire_guess guesses[WIRE_GUESSES_MAX];
 };

@@ -184,3 +184,12 @@ void sched_reuse_settle(struct sched *s)
     s->stats.cache = st;
     pthread_mutex_unlock(&s->mu);
 }
+
+void sched_reuse_stats(struct sched *s)
+{
+    struct qn_cache_stats st;
+    s->lm.ops->cache_stats(s->lm.self, &st);
+    pthread_mutex_lock(&s->mu);
+    s->stats.cache = st;
+    pthread_mutex_unlock(&s->mu);
+}

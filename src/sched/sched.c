@@ -97,6 +97,7 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->idle, &attr);
     pthread_cond_init(&s->wake, &attr);
+    pthread_cond_init(&s->flushed, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&s->mu, NULL);
     enum qn_status st = set_up(s, p, err);
@@ -119,6 +120,7 @@ void sched_free(struct sched *s)
     s->quit = true;
     s->draining = true;
     pthread_cond_signal(&s->wake);
+    pthread_cond_broadcast(&s->flushed);
     pthread_mutex_unlock(&s->mu);
     pthread_join(s->thread, NULL);
     tear_down(s);
@@ -279,6 +281,7 @@ static void *main_loop(void *arg)
         if (quit)
             break;
         sched_admit(s);
+        sched_disk_tick(s);
         if (sched_round(s))
             continue;
         pthread_mutex_lock(&s->mu);

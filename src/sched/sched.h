@@ -176,6 +176,11 @@ void gen_cancel(struct gen *g);
 /* Cancels if still running, without waiting for it. NULL is fine. */
 void gen_free(struct gen *g);
 
+/* All that the prompt cache holds in memory is to become durable on disk: *out says how much is.
+ * Other work goes on meanwhile. False: not within timeout_ms. Any thread; without a disk cache *out
+ * is empty. */
+bool sched_cache_flush(struct sched *s, int timeout_ms, struct qn_cache_flush *out);
+
 struct sched_stats {
     int32_t running, waiting, n_lane;
     /* submitted = finished + failed + cancelled + running + waiting; rejected ones (QN_BUSY,

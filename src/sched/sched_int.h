@@ -30,6 +30,9 @@ struct sched {
     pthread_mutex_t mu;
     pthread_cond_t wake; /* to the thread: signals moved or quit */
     pthread_cond_t idle; /* to sched_drain: nothing runs or waits */
+    pthread_cond_t flushed;
+    int64_t flush_wanted, flush_done; /* flushes asked for and answered */
+    struct qn_cache_flush flush_result;
     struct fairq queue;
     struct sched_stats stats;
     struct gen_share *dead; /* to be freed by the thread */
@@ -43,6 +46,9 @@ struct sched {
     int64_t kv_planned; /* bytes promised to those that hold a sequence */
     int64_t order;      /* numbers generations as they start */
     int64_t n_ended;    /* sequences given back so far */
+    int64_t flush_now;  /* the flush under way; 0 = none */
+    int64_t tick_us;    /* of the disk cache: not before */
+    bool tick_wanted;
     struct pace pace;
     struct spec *spec;                  /* NULL = no guesses */
     struct qn_step_item *items;         /* [n_lane] the planned step */
@@ -108,6 +114,16 @@ void sched_keep_all(struct sched *s, struct gen *g);
 bool sched_reuse_yield(struct sched *s);
 /* The cache gives memory back that is promised to generations; its numbers into the stats. */
 void sched_reuse_settle(struct sched *s);
+
+/* The cache's numbers into the stats. */
+void sched_reuse_stats(struct sched *s);
+
+/* ---- cache_disk.c: the prompt cache on disk ------------------------------------------------- */
+
+/* Part of what g needs is being read: it waits. */
+bool sched_disk_loading(struct sched *s, const struct gen *g);
+/* Between steps. */
+void sched_disk_tick(struct sched *s);
 
 /* ---- round.c -------------------------------------------------------------------------------- */
 

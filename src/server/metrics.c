@@ -257,6 +257,24 @@ static void write_cache(struct text *t, const struct sched_stats *s)
            (double)c->kept_tokens);
     single(t, "prompt_cache_evicted_tokens_total", "counter",
            "Tokens dropped from the prompt cache.", (double)c->evicted_tokens);
+    if (!c->disk.on)
+        return;
+    single(t, "disk_cache_bytes", "gauge", "Bytes of the prompt cache on disk, all models.",
+           (double)c->disk.bytes);
+    single(t, "disk_cache_max_bytes", "gauge", "Its limit (--ssd-cache-max); 0 = none.",
+           (double)c->disk.bytes_max);
+    single(t, "disk_cache_queued_bytes", "gauge", "Bytes waiting to be written.",
+           (double)c->disk.queued_bytes);
+    single(t, "disk_cache_written_bytes_total", "counter", "Bytes written to disk.",
+           (double)c->disk.written_bytes);
+    single(t, "disk_cache_failed_writes_total", "counter", "Records that could not be written.",
+           (double)c->disk.failed);
+    single(t, "disk_cache_damaged_records_total", "counter",
+           "Records that failed a check and were removed.", (double)c->disk.damaged);
+    single(t, "disk_cache_restored_tokens_total", "counter", "Tokens read back from disk.",
+           (double)c->disk.restored_tokens);
+    single(t, "disk_cache_restore_seconds_total", "counter", "Time that took.",
+           (double)c->disk.restore_us / 1e6);
 }
 
 /* The names that vLLM gives them. */

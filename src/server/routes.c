@@ -12,6 +12,8 @@
 #include "api/openai_responses.h"
 #include "base/clock.h"
 
+#define FLUSH_MS 60000
+
 static enum qn_status get_health(struct http_req *rq, struct buf *out, struct api_error *e)
 {
     if (atomic_load(&rq->srv->draining))
@@ -124,6 +126,21 @@ static enum qn_status post_apply_template(struct http_req *rq, struct buf *out, 
     return native_apply_template(rq->srv->p.model, buf_str(&rq->body), out, e);
 }
 
+static enum qn_status post_cache_flush(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    struct server *s = rq->srv;
+    struct qn_cache_flush f;
+    struct sched_stats st;
+    sched_stats(s->p.sched, &st);
+    if (!st.caches || !st.cache.disk.on)
+        return api_refuse(e, 400, "no_disk_cache", NULL,
+                          "this server has no cache on disk; start it with --ssd-cache DIR");
+    bool done = sched_cache_flush(s->p.sched, FLUSH_MS, &f);
+    native_flush(done, &f, out);
+    rq->plain_status = done ? 200 : 504;
+    return QN_OK;
+}
+
 static const struct route routes[] = {
     {.method = "GET", .path = "/health", .open = true, .early = true, .plain = get_health},
     {.method = "GET",
@@ -151,6 +168,7 @@ static const struct route routes[] = {
      .body = true,
      .shape = &dialect_anthropic,
      .plain = post_count_tokens},
+    {.method = "POST", .path = "/admin/cache/flush", .plain = post_cache_flush},
     {.method = "POST", .path = "/tokenize", .body = true, .plain = post_tokenize},
     {.method = "POST", .path = "/detokenize", .body = true, .plain = post_detokenize},
     {.method = "POST", .path = "/apply-template", .body = true, .plain = post_apply_template},

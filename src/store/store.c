@@ -194,20 +194,25 @@ static void items_free(struct item *it)
     }
 }
 
+void store_stop(struct store *st)
+{
+    if (!st || !st->running)
+        return;
+    pthread_mutex_lock(&st->mu);
+    st->closing = true;
+    pthread_cond_broadcast(&st->work);
+    pthread_mutex_unlock(&st->mu);
+    pthread_join(st->thread, NULL);
+    st->running = false;
+}
+
 void store_close(struct store *st)
 {
     if (!st)
         return;
-    if (st->running) {
-        pthread_mutex_lock(&st->mu);
-        st->closing = true;
-        pthread_cond_broadcast(&st->work);
-        pthread_mutex_unlock(&st->mu);
-        pthread_join(st->thread, NULL);
-    }
-    items_free(st->queue);
+    store_stop(st);
     items_free(st->done);
-    index_free(&st->index);
+    recs_free(&st->index);
     if (st->lock_fd >= 0)
         close(st->lock_fd);
     pthread_mutex_destroy(&st->mu);
@@ -264,7 +269,7 @@ static bool enter(struct store *st, struct item *it, struct entry *parent)
     e->end = it->id.from + it->id.n_token;
     e->bytes = (int64_t)record_payload_off(&it->id, (uint32_t)it->n_part) + it->payload;
     e->used_ns = wall_ns();
-    if (!index_add(&st->index, e))
+    if (!recs_add(&st->index, e))
         return false;
     entry_adopt(parent, e);
     *st->queue_end = it;
@@ -280,15 +285,15 @@ static enum store_answer may_put(struct store *st, const struct store_item *in, 
                                  struct entry **parent)
 {
     *parent = NULL;
-    if (index_find(&st->index, &it->name))
+    if (recs_find(&st->index, &it->name))
         return STORE_HAVE;
     if (!record_name_none(&it->id.parent)) {
-        *parent = index_find(&st->index, &it->id.parent);
+        *parent = recs_find(&st->index, &it->id.parent);
         bool orphan = *parent && !(*parent)->stored && !(*parent)->parent && (*parent)->from;
         if (!*parent || orphan || it->id.from <= (*parent)->from || it->id.from > (*parent)->end)
             return STORE_ORPHAN;
     }
-    if (!in->now && clock_us() < st->rest_us)
+    if (st->closing || (!in->now && clock_us() < st->rest_us))
         return STORE_RESTING;
     int64_t max = st->stats.max_bytes;
     int64_t whole = (int64_t)record_payload_off(&it->id, (uint32_t)it->n_part) + it->payload;
@@ -374,7 +379,7 @@ void store_pace(struct store *st, int64_t bytes_per_s)
 bool store_has(struct store *st, const struct record_name *name)
 {
     pthread_mutex_lock(&st->mu);
-    const struct entry *e = index_find(&st->index, name);
+    const struct entry *e = recs_find(&st->index, name);
     bool has = e && e->stored;
     pthread_mutex_unlock(&st->mu);
     return has;

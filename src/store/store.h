@@ -31,8 +31,10 @@ typedef void store_each(void *arg, const struct record *r);
  * QN_BUSY when another process has it, QN_IO where it cannot be written. */
 enum qn_status store_open(const struct store_params *p, store_each *each, void *arg,
                           struct store **out, struct qn_err *err);
-/* Ends the thread after the record it is writing; what still waits is not written (store_wait).
- * Memory of records that were put is free to go from here on. NULL is fine. */
+/* Ends the thread after the piece it is writing; what is not durable then ends as failed and can be
+ * reaped. Nothing can be put from here on. */
+void store_stop(struct store *st);
+/* store_stop, and the end. Memory of records that were put is free to go. NULL is fine. */
 void store_close(struct store *st);
 
 /* ---- writing -------------------------------------------------------------------------------- */

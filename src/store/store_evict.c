@@ -28,7 +28,7 @@ static struct entry *oldest_leaf(const struct store *st)
 
 static void out_of_index(struct store *st, struct entry *e, struct victims *out)
 {
-    index_remove(&st->index, e);
+    recs_remove(&st->index, e);
     entry_leave(e);
     st->stats.records--;
     st->stats.bytes -= e->bytes;

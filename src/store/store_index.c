@@ -6,14 +6,14 @@
 
 #include "store/store_int.h"
 
-static size_t slot_of(const struct index *ix, const struct record_name *name)
+static size_t slot_of(const struct recs *ix, const struct record_name *name)
 {
     uint64_t h;
     memcpy(&h, name->b, sizeof h);
     return (size_t)h & (ix->n_slot - 1);
 }
 
-struct entry *index_find(const struct index *ix, const struct record_name *name)
+struct entry *recs_find(const struct recs *ix, const struct record_name *name)
 {
     if (!ix->n_slot)
         return NULL;
@@ -24,7 +24,7 @@ struct entry *index_find(const struct index *ix, const struct record_name *name)
     }
 }
 
-static void place(struct index *ix, struct entry *e)
+static void place(struct recs *ix, struct entry *e)
 {
     size_t i = slot_of(ix, &e->name);
     while (ix->slots[i])
@@ -32,9 +32,9 @@ static void place(struct index *ix, struct entry *e)
     ix->slots[i] = e;
 }
 
-static bool grow(struct index *ix)
+static bool grow(struct recs *ix)
 {
-    struct index big = {.n_slot = ix->n_slot ? ix->n_slot * 2 : 64, .n = ix->n};
+    struct recs big = {.n_slot = ix->n_slot ? ix->n_slot * 2 : 64, .n = ix->n};
     big.slots = calloc(big.n_slot, sizeof(struct entry *));
     if (!big.slots)
         return false;
@@ -46,7 +46,7 @@ static bool grow(struct index *ix)
     return true;
 }
 
-bool index_add(struct index *ix, struct entry *e)
+bool recs_add(struct recs *ix, struct entry *e)
 {
     if (2 * (ix->n + 1) > ix->n_slot && !grow(ix))
         return false;
@@ -56,7 +56,7 @@ bool index_add(struct index *ix, struct entry *e)
 }
 
 /* The gap is closed by moving up what would no longer be found behind it. */
-void index_remove(struct index *ix, const struct entry *e)
+void recs_remove(struct recs *ix, const struct entry *e)
 {
     size_t mask = ix->n_slot - 1, i = slot_of(ix, &e->name);
     while (ix->slots[i] != e)
@@ -72,12 +72,12 @@ void index_remove(struct index *ix, const struct entry *e)
     ix->n--;
 }
 
-void index_free(struct index *ix)
+void recs_free(struct recs *ix)
 {
     for (size_t i = 0; i < ix->n_slot; i++)
         free(ix->slots[i]);
     free(ix->slots);
-    *ix = (struct index){0};
+    *ix = (struct recs){0};
 }
 
 void entry_adopt(struct entry *parent, struct entry *e)

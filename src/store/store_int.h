@@ -20,15 +20,15 @@ struct entry {
     bool stored;
 };
 
-struct index {
+struct recs {
     struct entry **slots; /* open addressing; n_slot is a power of two */
     size_t n_slot, n;
 };
 
-struct entry *index_find(const struct index *ix, const struct record_name *name);
-bool index_add(struct index *ix, struct entry *e); /* false: no memory */
-void index_remove(struct index *ix, const struct entry *e);
-void index_free(struct index *ix); /* entries too */
+struct entry *recs_find(const struct recs *ix, const struct record_name *name);
+bool recs_add(struct recs *ix, struct entry *e); /* false: no memory */
+void recs_remove(struct recs *ix, const struct entry *e);
+void recs_free(struct recs *ix); /* entries too */
 
 void entry_adopt(struct entry *parent, struct entry *e); /* NULL: a root, in no list */
 void entry_leave(struct entry *e);
@@ -57,7 +57,7 @@ struct store {
 
     pthread_mutex_t mu;
     pthread_cond_t work, idle; /* something to write; nothing left */
-    struct index index;
+    struct recs index;
     struct item *queue, **queue_end;
     struct item *done, **done_end;
     struct item *writing;

@@ -149,7 +149,7 @@ enum qn_status payload_read(int fd, const char *path, const struct record *r,
 static bool pin(struct store *st, const struct record_name *name)
 {
     pthread_mutex_lock(&st->mu);
-    struct entry *e = index_find(&st->index, name);
+    struct entry *e = recs_find(&st->index, name);
     bool there = e && e->stored && record_name_eq(&e->model, &st->model);
     if (there)
         e->pins++;
@@ -162,7 +162,7 @@ static void unpin(struct store *st, const struct record_name *name, int64_t byte
 {
     int64_t now = wall_ns();
     pthread_mutex_lock(&st->mu);
-    struct entry *e = index_find(&st->index, name);
+    struct entry *e = recs_find(&st->index, name);
     if (e && e->pins)
         e->pins--;
     for (; e && bytes; e = e->parent)
@@ -176,7 +176,7 @@ static void drop(struct store *st, const struct record_name *name, const struct 
 {
     struct victims v = {0};
     pthread_mutex_lock(&st->mu);
-    struct entry *e = index_find(&st->index, name);
+    struct entry *e = recs_find(&st->index, name);
     if (e && e->stored)
         evict_tree(st, e, &v);
     st->stats.damaged++;

@@ -151,7 +151,7 @@ static bool keep_find(struct finds *l, const struct store_find *f, const struct 
                         .bytes = f->bytes,
                         .used_ns = f->used_unix * 1000000000,
                         .stored = true};
-    if (!index_add(&l->st->index, e)) {
+    if (!recs_add(&l->st->index, e)) {
         free(e);
         return false;
     }
@@ -174,7 +174,7 @@ static void seen_by_store(void *arg, const struct store_find *f, const struct re
         l->swept++;
         unlink(f->path);
     } else if (f->status == QN_OK) {
-        if (!index_find(&l->st->index, &f->name) && !keep_find(l, f, r, head))
+        if (!recs_find(&l->st->index, &f->name) && !keep_find(l, f, r, head))
             l->no_memory = true;
     } else if (f->status == QN_NOT_FOUND) {
         l->foreign++;
@@ -196,7 +196,7 @@ static void link_finds(struct finds *l)
     struct victims v = {0};
     int64_t before = (int64_t)st->index.n;
     for (size_t i = 0; i < l->n; i++) {
-        struct entry *e = l->v[i].e, *p = index_find(&st->index, &l->v[i].parent);
+        struct entry *e = l->v[i].e, *p = recs_find(&st->index, &l->v[i].parent);
         if (p && record_name_eq(&p->model, &e->model) && e->from > p->from && e->from <= p->end)
             entry_adopt(p, e);
     }
@@ -205,7 +205,7 @@ static void link_finds(struct finds *l)
              p = p->parent)
             p->used_ns = e->used_ns;
     for (size_t i = 0; i < l->n; i++) {
-        struct entry *e = index_find(&st->index, &l->v[i].e->name);
+        struct entry *e = recs_find(&st->index, &l->v[i].e->name);
         if (e && !e->parent && !record_name_none(&l->v[i].parent))
             evict_tree(st, e, &v);
     }
@@ -228,7 +228,7 @@ static void tell(struct finds *l, store_each *each, void *arg)
     if (l->n)
         qsort(l->v, l->n, sizeof *l->v, by_start);
     for (size_t i = 0; i < l->n; i++)
-        if (l->v[i].head && each && index_find(&l->st->index, &l->v[i].r.name))
+        if (l->v[i].head && each && recs_find(&l->st->index, &l->v[i].r.name))
             each(arg, &l->v[i].r);
 }
 

@@ -181,7 +181,7 @@ static void end_item(struct store *st, struct item *it, bool durable)
     } else {
         while (it->e->child)
             entry_leave(it->e->child);
-        index_remove(&st->index, it->e);
+        recs_remove(&st->index, it->e);
         entry_leave(it->e);
         free(it->e);
         st->stats.failed++;
@@ -269,6 +269,8 @@ void *writer_main(void *arg)
         if (!st->queue)
             pthread_cond_broadcast(&st->idle);
     }
+    give_up(st);
+    pthread_cond_broadcast(&st->idle);
     pthread_mutex_unlock(&st->mu);
     return NULL;
 }

@@ -315,21 +315,34 @@ static void do_file(struct world *w)
     w->counter[5]++;
 }
 
-/* What prefixes without memory say of a chain must be what those with memory do. */
-static void check_hollow(const struct world *w, const struct kv_chain *c, int32_t n)
+/* What shapes say of a chain must be what its prefixes do; a page is where the chain finds it. */
+static void check_shapes(const struct world *w, const struct kv_chain *c, int32_t n)
 {
-    const struct kv_prefix *p[PREFIXES];
-    struct kv_prefix *made[PREFIXES];
-    struct kv_shape shape;
-    for (int i = 0; i < c->n_part; i++) {
-        kv_prefix_shape(c->parts[i], &shape);
-        p[i] = made[i] = kv_hollow_create(&shape);
-        assert_non_null(made[i]);
-    }
-    assert_int_equal(kv_chain_usable(w->ex, &(struct kv_chain){p, c->n_part}, n),
-                     kv_chain_usable(w->ex, c, n));
+    struct kv_shape s[PREFIXES];
     for (int i = 0; i < c->n_part; i++)
-        kv_prefix_free(w->ex, made[i]);
+        kv_prefix_shape(c->parts[i], &s[i]);
+    int32_t m = kv_chain_usable(w->ex, c, n);
+    assert_int_equal(kv_shapes_usable(w->ex, s, c->n_part, n), m);
+    for (int32_t g = 0; g < kv_n_group(w->ex); g++) {
+        int32_t window = kv_group_window(w->ex, g);
+        for (int32_t i = window ? most(0, m - window + 1) / KV_PAGE : 0; i < kv_pages(m); i++) {
+            int32_t k = kv_shapes_page(s, c->n_part, g, i, m);
+            assert_in_range(k, 0, c->n_part - 1);
+            assert_true(i >= s[k].runs[g].first && i < s[k].runs[g].first + s[k].runs[g].n);
+        }
+    }
+    /* a cut of a shape is the shape of a part */
+    const struct kv_prefix *p = c->parts[0];
+    struct kv_prefix *q;
+    struct kv_shape cut = s[0], part;
+    struct qn_err err;
+    int32_t end = rnd(kv_prefix_end(p) + 1);
+    CHECK_OK(kv_prefix_part(w->ex, p, 0, end, &q, &err), err);
+    kv_prefix_shape(q, &part);
+    kv_shape_cut(&cut, end);
+    if (part.from == cut.from)
+        assert_memory_equal(&part, &cut, sizeof cut);
+    kv_prefix_free(w->ex, q);
 }
 
 /* ---- chains ---------------------------------------------------------------------------------- */
@@ -389,7 +402,7 @@ static void do_chain(struct world *w)
     while (!oracle_usable(w, parts, n, m))
         m--;
     assert_int_equal(kv_chain_usable(w->ex, &c, asked), m);
-    check_hollow(w, &c, asked);
+    check_shapes(w, &c, asked);
     struct line *l = &w->lines[rnd(SEQS)];
     struct qn_err err;
     if (l->s && rnd(2)) {

@@ -1,0 +1,561 @@
+/*
+ * tier.c - a tier's life and its way out: which nodes of the tree are not on disk yet, and handing
+ * them to the store. The way back is tier_load.c.
+ *
+ * A record is a node's part without the pages of windows that its ancestors' records hold. A node's
+ * mark says in which epoch it was seen to be on disk or on its way; when a write fails or a record
+ * turns out to be gone, a new epoch begins and every node is looked at again.
+ */
+#include "cache/tier.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cache/tier_int.h"
+
+#define WHERE "disk cache"
+
+enum { LOOK_IDLE_US = 20 * 1000, LOOK_BUSY_US = 500 * 1000, REAP = 64 };
+enum { WHOLE_BUSY_US = 4 * 1000 * 1000 };
+enum { BUSY_BYTES_PER_S = 64 << 20, RECORD_TOK = 512 };
+enum { FLUSH_LOOKS = 50 };
+
+/* A record in the store's hands. */
+struct put {
+    struct kv_export *pages;
+    struct dnode *node;
+};
+
+/* ---- the note in a record: its shape, then the namespace ------------------------------------ */
+
+enum { NOTE_MAX = KV_SHAPE_BYTES + DTREE_NS_MAX };
+
+static struct str note_write(uint8_t *p, const struct kv_shape *s, const char *ns)
+{
+    size_t n = strlen(ns);
+    kv_shape_write(s, p);
+    memcpy(p + KV_SHAPE_BYTES, ns, n);
+    return (struct str){(char *)p, KV_SHAPE_BYTES + n};
+}
+
+static bool note_read(const struct exec *ex, struct str note, struct kv_shape *s, char *ns)
+{
+    if (note.n < KV_SHAPE_BYTES || note.n > NOTE_MAX)
+        return false;
+    size_t n = note.n - KV_SHAPE_BYTES;
+    memcpy(ns, note.p + KV_SHAPE_BYTES, n);
+    ns[n] = 0;
+    return strlen(ns) == n && kv_shape_read(ex, (const uint8_t *)note.p, KV_SHAPE_BYTES, s);
+}
+
+/* ---- what the folder held at the start ------------------------------------------------------ */
+
+/* Records by name while they are linked. */
+struct names {
+    struct dnode **slots;
+    size_t n, cap;
+};
+
+struct opening {
+    struct tier *t;
+    struct names names;
+    int64_t refused;
+};
+
+static struct dnode **name_slot(const struct names *m, const struct record_name *name)
+{
+    uint64_t h;
+    memcpy(&h, name->b, sizeof h);
+    size_t i = (size_t)h & (m->cap - 1);
+    while (m->slots[i] && !record_name_eq(&m->slots[i]->name, name))
+        i = (i + 1) & (m->cap - 1);
+    return &m->slots[i];
+}
+
+static bool names_add(struct names *m, struct dnode *n)
+{
+    if (2 * (m->n + 1) > m->cap) {
+        struct names big = {.cap = m->cap ? 2 * m->cap : 256, .n = m->n};
+        big.slots = calloc(big.cap, sizeof(*big.slots));
+        if (!big.slots)
+            return false;
+        for (size_t i = 0; i < m->cap; i++)
+            if (m->slots[i])
+                *name_slot(&big, &m->slots[i]->name) = m->slots[i];
+        free(m->slots);
+        *m = big;
+    }
+    *name_slot(m, &n->name) = n;
+    m->n++;
+    return true;
+}
+
+/* A record that says what no prefix of this model can be is left out, and what continues it. */
+static void seen(void *arg, const struct record *r)
+{
+    struct opening *o = arg;
+    struct tier *t = o->t;
+    struct kv_shape s;
+    char ns[DTREE_NS_MAX + 1];
+    struct dnode *parent = NULL, *n = NULL;
+    bool root = record_name_none(&r->id.parent);
+    if (!root && o->names.cap)
+        parent = *name_slot(&o->names, &r->id.parent);
+    int32_t *ids = malloc(((size_t)r->id.n_token + 1) * sizeof *ids);
+    if (ids && (root || parent) && note_read(t->ex, r->id.note, &s, ns) && s.from == r->id.from &&
+        s.end == r->id.from + r->id.n_token && s.end > s.from &&
+        (uint32_t)kv_shape_parts(t->ex, &s) == r->n_part) {
+        record_tokens(r, ids);
+        n = dtree_add(&t->disk, ns, parent, &s, ids);
+    }
+    free(ids);
+    if (n)
+        n->name = r->name;
+    if (!n)
+        o->refused++;
+    else if (!names_add(&o->names, n))
+        dtree_drop(&t->disk, n);
+}
+
+static void kept(void *self, struct ptree_node *node)
+{
+    struct tier *t = self;
+    ptree_node_set_mark(node, 0);
+    t->dirty = true;
+}
+
+enum qn_status tier_open(const struct tier_params *p, struct tier **out, struct qn_err *err)
+{
+    struct tier *t = calloc(1, sizeof *t);
+    if (!t)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE, "out of memory");
+    t->ex = p->ex;
+    t->tree = p->tree;
+    t->disk.ex = p->ex;
+    t->anywhere = !kv_end_bytes(p->ex);
+    t->epoch = 1;
+    t->dirty = true;
+    struct store_params sp = {
+        .dir = p->dir, .model = p->model, .about = p->about, .max_bytes = p->max_bytes};
+    struct opening o = {.t = t};
+    enum qn_status s = store_open(&sp, seen, &o, &t->store, err);
+    free(o.names.slots);
+    if (s == QN_OK && o.refused)
+        log_line(LOG_WARN, "store", "%s: %lld records do not fit this model's memory; left out",
+                 p->dir, (long long)o.refused);
+    if (s == QN_OK)
+        s = load_open(t, err);
+    if (s != QN_OK) {
+        tier_close(t);
+        return s;
+    }
+    ptree_set_tier(t->tree, &(struct ptree_tier){.self = t, .kept = kept, .find = load_find});
+    *out = t;
+    return QN_OK;
+}
+
+/* ---- writing behind ------------------------------------------------------------------------- */
+
+void tier_again(struct tier *t)
+{
+    t->epoch++;
+    t->dirty = true;
+}
+
+void tier_forget(struct tier *t, struct dnode *n)
+{
+    dtree_drop(&t->disk, n);
+    tier_again(t);
+}
+
+static void put_free(struct tier *t, struct put *p)
+{
+    kv_export_free(t->ex, p->pages);
+    free(p);
+}
+
+/* The writing of p's record has ended. */
+static void put_end(struct tier *t, struct put *p, bool durable)
+{
+    struct dnode *n = p->node;
+    n->waits = false;
+    t->n_put--;
+    t->puts_ended++;
+    if (n->dead) {
+        dnode_free(n);
+    } else if (!durable) {
+        t->n_failed++;
+        tier_forget(t, n);
+    }
+    put_free(t, p);
+}
+
+static void reap(struct tier *t)
+{
+    struct store_done d[REAP];
+    int32_t n;
+    do {
+        n = store_reap(t->store, d, REAP);
+        for (int32_t i = 0; i < n; i++)
+            put_end(t, d[i].owner, d[i].durable);
+    } while (n == REAP);
+}
+
+/* Pages of windows that the chain before a record holds already need not be in it too. */
+static void leave_out(const struct tier *t, const struct dchain *before, struct kv_shape *s)
+{
+    for (int32_t g = 0; g < kv_n_group(t->ex); g++) {
+        int32_t whole = s->from / KV_PAGE;
+        while (kv_group_window(t->ex, g) && s->runs[g].n && s->runs[g].first < whole &&
+               kv_shapes_page(before->shapes, before->n, g, s->runs[g].first, s->from) >= 0) {
+            s->runs[g].first++;
+            s->runs[g].n--;
+        }
+        if (!s->runs[g].n)
+            s->runs[g].first = 0;
+    }
+}
+
+/* Of the pieces of an export of shape `all`, those of `s`; how many. */
+static int32_t choose_parts(const struct tier *t, const struct kv_shape *all,
+                            const struct kv_shape *s, const struct iovec *from, struct iovec *out)
+{
+    int32_t n = 0;
+    for (int32_t g = 0; g < kv_n_group(t->ex); g++)
+        for (int32_t i = 0; i < all->runs[g].n; i++, from++) {
+            int32_t page = all->runs[g].first + i;
+            if (page >= s->runs[g].first && page < s->runs[g].first + s->runs[g].n)
+                out[n++] = *from;
+        }
+    if (s->state)
+        out[n++] = *from;
+    return n;
+}
+
+/* A record to be: its memory, and where it belongs. */
+struct job {
+    const struct kv_prefix *p;
+    const struct ptree_line *line;
+    const struct dchain *before; /* the records that it continues, up to its first token */
+    bool now;
+};
+
+static enum store_answer hand_over(struct tier *t, const struct job *j,
+                                   const struct kv_shape *shape, struct put *p)
+{
+    struct kv_shape all;
+    uint8_t note[NOTE_MAX];
+    int32_t n;
+    const struct iovec *from = kv_export_parts(p->pages, &n);
+    struct iovec *parts = calloc((size_t)n + 1, sizeof *parts);
+    if (!parts)
+        return STORE_FULL;
+    kv_prefix_shape(j->p, &all);
+    struct store_item item = {
+        .id = {.from = shape->from,
+               .n_token = shape->end - shape->from,
+               .tokens = j->line->ids + shape->from,
+               .note = note_write(note, shape, j->line->ns)},
+        .parts = parts,
+        .n_part = choose_parts(t, &all, shape, from, parts),
+        .owner = p,
+        .now = j->now,
+    };
+    if (j->before->n)
+        item.id.parent = j->before->v[j->before->n - 1]->name;
+    enum store_answer a = store_put(t->store, &item, &p->node->name);
+    free(parts);
+    return a;
+}
+
+/* One record goes to the store. */
+static enum store_answer put(struct tier *t, const struct job *j)
+{
+    struct qn_err ignored;
+    struct kv_shape shape;
+    struct put *p = calloc(1, sizeof *p);
+    if (!p)
+        return STORE_FULL;
+    kv_prefix_shape(j->p, &shape);
+    leave_out(t, j->before, &shape);
+    p->node = dtree_add(&t->disk, j->line->ns, j->before->n ? j->before->v[j->before->n - 1] : NULL,
+                        &shape, j->line->ids + shape.from);
+    enum store_answer a = STORE_FULL;
+    if (p->node && kv_export_create(t->ex, j->p, &p->pages, &ignored) == QN_OK)
+        a = hand_over(t, j, &shape, p);
+    if (a == STORE_QUEUED) {
+        p->node->waits = true;
+        t->n_put++;
+        t->puts++;
+        return a;
+    }
+    /* There already, although this tree did not know of it: from here on it does. */
+    if (p->node && a != STORE_HAVE)
+        dtree_drop(&t->disk, p->node);
+    put_free(t, p);
+    return a;
+}
+
+/* Records that the store has aged away are forgotten here too. False: there were some. */
+static bool all_there(struct tier *t, const struct dchain *c)
+{
+    for (int32_t i = 0; i < c->n; i++)
+        if (!c->v[i]->waits && !store_has(t->store, &c->v[i]->name)) {
+            tier_forget(t, c->v[i]);
+            return false;
+        }
+    return true;
+}
+
+bool tier_chain(struct tier *t, const struct ptree_line *line, bool most, struct dchain *out)
+{
+    while (dtree_find(&t->disk, line->ns, line->ids, line->n, most, out)) {
+        if (all_there(t, out))
+            return true;
+        dchain_free(out);
+    }
+    return false;
+}
+
+/* Everything of one line from a token on, as records of at most RECORD_TOK tokens. */
+static enum store_answer put_rest(struct tier *t, const struct kv_prefix *all,
+                                  const struct ptree_line *line, int32_t from, bool now)
+{
+    struct qn_err ignored;
+    enum store_answer a = STORE_HAVE;
+    for (int32_t at = from, n; at < line->n; at = n) {
+        struct kv_prefix *p;
+        struct dchain before = {0};
+        struct ptree_line front = {line->ns, line->ids, at};
+        n = (at / RECORD_TOK + 1) * RECORD_TOK;
+        n = n < line->n ? n : line->n;
+        if (at && (!tier_chain(t, &front, true, &before) || before.n_match < at)) {
+            dchain_free(&before);
+            return STORE_ORPHAN;
+        }
+        a = STORE_FULL;
+        if (kv_prefix_part(t->ex, all, at, n, &p, &ignored) == QN_OK) {
+            if (n < line->n)
+                kv_prefix_thin(t->ex, p);
+            a = put(t, &(struct job){p, line, &before, now});
+            kv_prefix_free(t->ex, p);
+        }
+        dchain_free(&before);
+        if (a != STORE_QUEUED && a != STORE_HAVE)
+            return a;
+    }
+    return a;
+}
+
+/* Where what is missing of a line begins. Where all tokens are there and only its end is not: at
+ * the last record. */
+static int32_t missing_from(const struct dchain *c, int32_t n)
+{
+    return c->n_match < n ? c->n_match : c->n ? c->shapes[c->n - 1].from : 0;
+}
+
+/* What is not on disk of a line that memory can go on behind goes there; without `whole` only in
+ * records of full length. What the store said; STORE_HAVE also when there is nothing to do. */
+static enum store_answer offer(struct tier *t, const struct ptree_line *line, bool whole, bool now)
+{
+    struct dchain c;
+    struct qn_err ignored;
+    struct kv_prefix *all;
+    struct ptree_found f;
+    struct ptree_line l = *line;
+    if (!tier_chain(t, &l, false, &c))
+        return STORE_FULL;
+    int32_t from = missing_from(&c, l.n);
+    bool there = c.n_usable >= l.n;
+    dchain_free(&c);
+    if (there)
+        return STORE_HAVE;
+    if (!whole && (l.n / RECORD_TOK * RECORD_TOK <= from || !t->anywhere))
+        return STORE_RESTING;
+    if (!whole)
+        l.n = l.n / RECORD_TOK * RECORD_TOK;
+    ptree_peek(t->tree, &l, &f);
+    if (f.n_usable < l.n)
+        return STORE_ORPHAN; /* cannot be: memory holds it */
+    struct kv_chain chain = {(const struct kv_prefix *const *)f.parts, f.n_part};
+    if (kv_chain_prefix(t->ex, &chain, from, l.n, &all, &ignored) != QN_OK)
+        return STORE_FULL;
+    enum store_answer a = put_rest(t, all, &l, from, now);
+    kv_prefix_free(t->ex, all);
+    return whole || a != STORE_QUEUED ? a : STORE_RESTING;
+}
+
+/* One pass over the tree. */
+struct pass {
+    struct tier *t;
+    bool whole, now;
+    bool stopped; /* the store takes nothing more at present */
+    bool later;   /* something was left for later */
+};
+
+/* Ends that memory can go on behind are worth a record; where that is so everywhere, the ends of
+ * lines are enough. */
+static bool worth(const struct tier *t, const struct ptree_node *node)
+{
+    return ptree_node_good(node) && (!t->anywhere || ptree_node_leaf(node));
+}
+
+static void look_at(void *arg, struct ptree_node *node)
+{
+    struct pass *p = arg;
+    struct tier *t = p->t;
+    if (p->stopped || ptree_node_mark(node) == t->epoch || !worth(t, node))
+        return;
+    int32_t n = ptree_node_end(node);
+    int32_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
+    if (!ids) {
+        p->stopped = true;
+        return;
+    }
+    ptree_node_line(node, ids);
+    uint64_t epoch = t->epoch;
+    enum store_answer a =
+        offer(t, &(struct ptree_line){ptree_node_ns(node), ids, n}, p->whole, p->now);
+    free(ids);
+    if (a == STORE_FULL || (a == STORE_RESTING && p->whole))
+        p->stopped = true;
+    else if (a == STORE_RESTING)
+        p->later = true;
+    else if (epoch == t->epoch)
+        ptree_node_set_mark(node, epoch);
+}
+
+/* Hands over what is new, as much as the store takes. */
+static void look(struct tier *t, bool whole, bool now)
+{
+    struct pass p = {.t = t, .whole = whole, .now = now};
+    uint64_t epoch = t->epoch;
+    int64_t clock = clock_us();
+    ptree_each(t->tree, look_at, &p);
+    t->dirty = p.stopped || p.later || t->epoch != epoch;
+    t->look_us = clock;
+    if (whole || !t->dirty)
+        t->whole_us = clock;
+}
+
+int32_t tier_tick(struct tier *t, bool busy)
+{
+    if (busy != t->busy && !t->flushing)
+        store_pace(t->store, busy ? BUSY_BYTES_PER_S : 0);
+    t->busy = busy;
+    if (t->n_put)
+        reap(t);
+    int64_t every = busy ? LOOK_BUSY_US : LOOK_IDLE_US, since = clock_us() - t->look_us;
+    if (t->dirty && since >= every) {
+        look(t, !busy || clock_us() - t->whole_us > WHOLE_BUSY_US, false);
+        since = 0;
+    }
+    load_tick(t);
+    if (t->flushing || load_busy(t))
+        return 2;
+    return t->dirty ? (int32_t)((every - since) / 1000) + 1 : t->n_put ? 50 : 0;
+}
+
+/* ---- flushing ------------------------------------------------------------------------------- */
+
+struct count {
+    struct tier *t;
+    struct tier_flush *f;
+};
+
+/* Whether the line is on disk with all it continues: so that it can be gone on from, or, without
+ * `end`, its tokens. */
+static bool durable(struct tier *t, const struct ptree_line *line, bool end)
+{
+    struct dchain c;
+    if (!tier_chain(t, line, !end, &c))
+        return false;
+    bool yes = (end ? c.n_usable : c.n_match) >= line->n;
+    for (int32_t i = 0; yes && i < c.n; i++)
+        yes = !c.v[i]->waits;
+    dchain_free(&c);
+    return yes;
+}
+
+/* A node whose end nobody can go on behind serves only those behind it: it is no end of its own,
+ * and its tokens count when they are there. */
+static void count_node(void *arg, struct ptree_node *node)
+{
+    struct count *c = arg;
+    int32_t n = ptree_node_end(node), own = n - ptree_node_from(node);
+    bool end = ptree_node_good(node);
+    int32_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
+    bool kept = false;
+    if (ids) {
+        ptree_node_line(node, ids);
+        kept = durable(c->t, &(struct ptree_line){ptree_node_ns(node), ids, n}, end);
+    }
+    free(ids);
+    c->f->nodes += end;
+    c->f->durable_nodes += end && kept;
+    c->f->tokens += end || kept ? own : 0;
+    c->f->durable_tokens += kept ? own : 0;
+}
+
+bool tier_flush(struct tier *t, bool begin, struct tier_flush *out)
+{
+    if (begin) {
+        tier_again(t);
+        t->flushing = true;
+        t->n_failed = 0;
+        t->flush_to = -1;
+        t->waited = 0;
+        store_pace(t->store, 0);
+    }
+    if (!t->flushing)
+        return true;
+    reap(t);
+    if (t->flush_to < 0 && t->n_failed == 0) { /* after a failure once is enough: it is told */
+        if (t->dirty)
+            look(t, true, true);
+        if (t->dirty && (t->n_put || t->waited++ < FLUSH_LOOKS)) /* the queue was full */
+            return false;
+    }
+    if (t->flush_to < 0)
+        t->flush_to = t->puts;
+    if (t->puts_ended < t->flush_to)
+        return false;
+    struct store_stats st;
+    *out = (struct tier_flush){0};
+    ptree_each(t->tree, count_node, &(struct count){t, out});
+    store_stats(t->store, &st);
+    snprintf(out->error, sizeof out->error, "%s",
+             out->durable_nodes == out->nodes ? ""
+             : st.error[0]                    ? st.error
+             : t->dirty || t->n_put           ? "more came in meanwhile; ask again"
+                                              : "it does not fit within the bound of the folder");
+    t->flushing = false;
+    store_pace(t->store, t->busy ? BUSY_BYTES_PER_S : 0);
+    return true;
+}
+
+/* ---- ending --------------------------------------------------------------------------------- */
+
+void tier_close(struct tier *t)
+{
+    if (!t)
+        return;
+    ptree_set_tier(t->tree, NULL);
+    load_close(t);
+    store_stop(t->store);
+    if (t->store)
+        reap(t);
+    store_close(t->store);
+    dtree_free(&t->disk);
+    free(t);
+}
+
+void tier_stats(const struct tier *t, struct tier_stats *out)
+{
+    *out = t->stats;
+    out->known_tokens = t->disk.tokens;
+    store_stats(t->store, &out->store);
+}

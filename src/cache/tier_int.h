@@ -1,0 +1,60 @@
+/*
+ * tier_int.h - a tier as its files share it: tier.c (its life, and the way out) and tier_load.c
+ * (the way back). Inside cache/ only.
+ */
+#ifndef CACHE_TIER_INT_H
+#define CACHE_TIER_INT_H
+
+#include <pthread.h>
+
+#include "cache/dtree.h"
+#include "cache/tier.h"
+
+struct load; /* what is being read */
+
+struct tier {
+    struct exec *ex;
+    struct ptree *tree;
+    struct store *store;
+    struct dtree disk;
+    struct tier_stats stats;
+
+    uint64_t epoch;
+    bool dirty, busy, flushing;
+    int32_t n_put;
+    int64_t n_failed;         /* since the flush began */
+    int64_t puts, puts_ended; /* so far */
+    int64_t flush_to; /* the last put that the flush waits for; -1 = not all are handed over */
+    int32_t waited;
+    bool anywhere;             /* lines can be gone on from at any token */
+    int64_t look_us, whole_us; /* when the tree was last looked at; also for short records */
+
+    /* The reader: one thing at a time. Under mu what both threads touch. */
+    pthread_t reader;
+    bool reads;
+    pthread_mutex_t mu;
+    pthread_cond_t cv;
+    struct load *load; /* this thread's; the reader's while `reading` */
+    bool reading, quit;
+    /* The last thing that was tried: not again at once when it brought nothing. */
+    const struct dnode *tried;
+    int32_t tried_at;
+    int64_t tried_us;
+};
+
+/* Nodes are to be looked at again. */
+void tier_again(struct tier *t);
+/* A record turned out to be gone, with what continues it. */
+void tier_forget(struct tier *t, struct dnode *n);
+/* dtree_find of records that are there. */
+bool tier_chain(struct tier *t, const struct ptree_line *line, bool most, struct dchain *out);
+
+/* tier_load.c */
+enum qn_status load_open(struct tier *t, struct qn_err *err);
+void load_close(struct tier *t);
+bool load_find(void *self, const struct ptree_line *line, int32_t n_usable);
+/* Takes over what has been read. */
+void load_tick(struct tier *t);
+bool load_busy(const struct tier *t);
+
+#endif

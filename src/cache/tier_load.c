@@ -1,0 +1,326 @@
+/*
+ * tier_load.c - from the disk into the tree: what a line lacks in memory is planned from the
+ * records' shapes, read by a thread straight into fresh pages, and put into the tree when every
+ * byte has been checked.
+ *
+ * Of a page that several records have only the last one's is read; of windows and states only what
+ * the end needs.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "cache/tier_int.h"
+
+enum { WORTH = 16, AHEAD = 4, TRY_AGAIN_US = 1000 * 1000 };
+
+/* Parts of a record; those not wanted have no base. */
+struct piece {
+    struct record_name name;
+    struct iovec *parts;
+    int32_t n_part, wanted;
+};
+
+struct load {
+    int32_t *ids;
+    char ns[DTREE_NS_MAX + 1];
+    struct kv_shape shape; /* what is to be in memory */
+    struct kv_prefix *p;
+    struct piece *pieces; /* one for each record of the chain */
+    int32_t n_piece;
+    int32_t n_usable; /* before */
+    int64_t start_us;
+    bool ok;
+};
+
+static void load_free(struct tier *t, struct load *l)
+{
+    if (!l)
+        return;
+    kv_prefix_free(t->ex, l->p);
+    for (int32_t i = 0; l->pieces && i < l->n_piece; i++)
+        free(l->pieces[i].parts);
+    free(l->pieces);
+    free(l->ids);
+    free(l);
+}
+
+/* ---- planning ------------------------------------------------------------------------------- */
+
+/* The place of a page, or of the state (page -1), in the list of a shape's pieces. */
+static int32_t part_at(const struct tier *t, const struct kv_shape *s, int32_t g, int32_t page)
+{
+    int32_t at = 0;
+    for (int32_t k = 0; k < kv_n_group(t->ex) && (page < 0 || k < g); k++)
+        at += s->runs[k].n;
+    return page < 0 ? at : at + page - s->runs[g].first;
+}
+
+/* Windows begin where the chain has them: at the latest where the token behind the end sees. */
+static bool fit_windows(const struct tier *t, const struct dchain *c, struct kv_shape *s)
+{
+    for (int32_t g = 0; g < kv_n_group(t->ex); g++) {
+        int32_t end = s->runs[g].first + s->runs[g].n, first = end;
+        while (first > s->runs[g].first &&
+               kv_shapes_page(c->shapes, c->n, g, first - 1, s->end) >= 0)
+            first--;
+        if (!kv_group_window(t->ex, g) && first != s->runs[g].first)
+            return false;
+        s->runs[g].first = first < end ? first : 0;
+        s->runs[g].n = end - first;
+    }
+    return true;
+}
+
+static bool want(struct piece *p, int32_t at, struct iovec to)
+{
+    if (at >= p->n_part || p->parts[at].iov_base)
+        return false;
+    p->parts[at] = to;
+    p->wanted++;
+    return true;
+}
+
+/* Where each piece of the memory comes from: of the records that have a page, the last one is
+ * right. False: they do not have it. */
+static bool plan_reads(struct tier *t, const struct dchain *c, struct load *l)
+{
+    const struct kv_shape *all = &l->shape;
+    struct iovec *to = calloc((size_t)kv_shape_parts(t->ex, all) + 1, sizeof *to), *v = to;
+    bool ok = to != NULL;
+    if (ok)
+        kv_import_parts(t->ex, l->p, to);
+    for (int32_t g = 0; ok && g < kv_n_group(t->ex); g++)
+        for (int32_t i = 0; ok && i < all->runs[g].n; i++) {
+            int32_t page = all->runs[g].first + i;
+            int32_t k = kv_shapes_page(c->shapes, c->n, g, page, all->end);
+            ok = k >= 0 && want(&l->pieces[k], part_at(t, &c->v[k]->shape, g, page), *v++);
+        }
+    if (ok && all->state)
+        ok = c->shapes[c->n - 1].state &&
+             want(&l->pieces[c->n - 1], part_at(t, &c->v[c->n - 1]->shape, 0, -1), *v);
+    free(to);
+    return ok;
+}
+
+static bool plan_pieces(struct tier *t, const struct dchain *c, struct load *l)
+{
+    l->pieces = calloc((size_t)c->n + 1, sizeof *l->pieces);
+    for (int32_t k = 0; l->pieces && k < c->n; k++) {
+        struct piece *p = &l->pieces[k];
+        p->name = c->v[k]->name;
+        p->n_part = kv_shape_parts(t->ex, &c->v[k]->shape);
+        p->parts = calloc((size_t)p->n_part + 1, sizeof *p->parts);
+        l->n_piece = k + 1;
+        if (!p->parts)
+            return false;
+    }
+    return l->pieces != NULL;
+}
+
+/* Fresh pages; the tree gives way where the budget needs it. */
+static bool take_memory(struct tier *t, struct load *l)
+{
+    struct qn_err err;
+    int64_t need = kv_shape_bytes(t->ex, &l->shape), idle = kv_bytes_idle(t->ex);
+    if (kv_import_create(t->ex, &l->shape, &l->p, &err) == QN_OK)
+        return true;
+    ptree_trim(t->tree, idle > need ? idle - need : 0);
+    return kv_import_create(t->ex, &l->shape, &l->p, &err) == QN_OK;
+}
+
+/* What memory lacks: from where it ends, or, when it has the tokens but cannot go on behind them,
+ * from where the node with the last one begins at the earliest. */
+static bool plan_shape(const struct tier *t, const struct dchain *c, int32_t n_match,
+                       struct load *l)
+{
+    int32_t n = c->n_usable, node = (n - 1) / PTREE_NODE_TOK * PTREE_NODE_TOK;
+    kv_shape_whole(t->ex, n > n_match ? n_match : node, n, &l->shape);
+    return fit_windows(t, c, &l->shape);
+}
+
+/* The chain up to where it is usable. */
+static void cut_chain(struct dchain *c)
+{
+    while (c->n && c->shapes[c->n - 1].from >= c->n_usable)
+        c->n--;
+    if (c->n)
+        kv_shape_cut(&c->shapes[c->n - 1], c->n_usable);
+}
+
+static struct load *plan(struct tier *t, const struct ptree_line *line, const struct dchain *c,
+                         const struct ptree_found *here)
+{
+    struct load *l = fault_point("cache.alloc") ? NULL : calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    size_t bytes = (size_t)c->n_usable * sizeof *l->ids;
+    l->n_usable = here->n_usable;
+    l->start_us = clock_us();
+    l->ids = malloc(bytes + 1);
+    if (line->ns)
+        memcpy(l->ns, line->ns, strlen(line->ns));
+    if (l->ids && plan_shape(t, c, here->n_match, l) && plan_pieces(t, c, l) && take_memory(t, l) &&
+        plan_reads(t, c, l)) {
+        memcpy(l->ids, line->ids, bytes);
+        return l;
+    }
+    load_free(t, l);
+    return NULL;
+}
+
+/* Something worth reading for the line; NULL = nothing. */
+static struct load *begin(struct tier *t, const struct ptree_line *line)
+{
+    struct dchain c;
+    struct ptree_found here;
+    struct load *l = NULL;
+    if (!t->disk.nodes || (line->ns && strlen(line->ns) > DTREE_NS_MAX) ||
+        !tier_chain(t, line, false, &c))
+        return NULL;
+    ptree_peek(t->tree, line, &here);
+    int32_t gain = c.n_usable - here.n_usable;
+    cut_chain(&c);
+    bool waits = false;
+    for (int32_t i = 0; i < c.n; i++)
+        waits = waits || c.v[i]->waits; /* then memory has it, or had it a moment ago */
+    const struct dnode *last = c.n ? c.v[c.n - 1] : NULL;
+    bool again = last && last == t->tried && c.n_usable == t->tried_at &&
+                 clock_us() - t->tried_us < TRY_AGAIN_US;
+    if (last && !waits && !again && (gain >= WORTH || (gain > 0 && !here.n_usable))) {
+        t->tried = last;
+        t->tried_at = c.n_usable;
+        t->tried_us = clock_us();
+        l = plan(t, line, &c, &here);
+    }
+    dchain_free(&c);
+    return l;
+}
+
+/* ---- reading: the reader's thread, or whoever cannot wait ------------------------------------ */
+
+static bool read_all(struct store *st, struct load *l)
+{
+    struct qn_err err;
+    for (int32_t i = 0, ahead = 0; i < l->n_piece; i++) {
+        struct piece *p = &l->pieces[i];
+        for (ahead = ahead > i + 1 ? ahead : i + 1; ahead < l->n_piece && ahead <= i + AHEAD;
+             ahead++)
+            if (l->pieces[ahead].wanted)
+                store_prefetch(st, &l->pieces[ahead].name);
+        if (p->wanted && store_read(st, &p->name, p->parts, p->n_part, &err) != QN_OK)
+            return false;
+    }
+    return true;
+}
+
+/* Into the tree. True when it now has more. */
+static bool adopt(struct tier *t, struct load *l)
+{
+    struct qn_err ignored;
+    struct ptree_line line = {l->ns, l->ids, l->shape.end};
+    struct kv_prefix *p = l->p;
+    if (!l->ok)
+        return false;
+    l->p = NULL;
+    kv_prefix_cached(t->ex, p);
+    if (ptree_add(t->tree, &line, l->shape.from, p, &ignored) != QN_OK)
+        return false;
+    t->stats.restores++;
+    t->stats.restored_tokens += l->shape.end - l->n_usable;
+    t->stats.restore_us += clock_us() - l->start_us;
+    return true;
+}
+
+static void *reader_main(void *arg)
+{
+    struct tier *t = arg;
+    pthread_mutex_lock(&t->mu);
+    while (!t->quit) {
+        if (!t->reading) {
+            pthread_cond_wait(&t->cv, &t->mu);
+            continue;
+        }
+        pthread_mutex_unlock(&t->mu);
+        bool ok = read_all(t->store, t->load);
+        pthread_mutex_lock(&t->mu);
+        t->load->ok = ok;
+        t->reading = false;
+    }
+    pthread_mutex_unlock(&t->mu);
+    return NULL;
+}
+
+enum qn_status load_open(struct tier *t, struct qn_err *err)
+{
+    pthread_mutex_init(&t->mu, NULL);
+    pthread_cond_init(&t->cv, NULL);
+    if (pthread_create(&t->reader, NULL, reader_main, t) != 0)
+        QN_FAIL(err, QN_NO_MEMORY, "disk cache", "cannot start the thread that reads");
+    t->reads = true;
+    return QN_OK;
+}
+
+void load_close(struct tier *t)
+{
+    if (!t->reads)
+        return;
+    pthread_mutex_lock(&t->mu);
+    t->quit = true;
+    pthread_cond_signal(&t->cv);
+    pthread_mutex_unlock(&t->mu);
+    pthread_join(t->reader, NULL);
+    load_free(t, t->load);
+    pthread_mutex_destroy(&t->mu);
+    pthread_cond_destroy(&t->cv);
+}
+
+bool load_busy(const struct tier *t)
+{
+    return t->load != NULL;
+}
+
+void load_tick(struct tier *t)
+{
+    if (!t->load)
+        return;
+    pthread_mutex_lock(&t->mu);
+    bool reading = t->reading;
+    pthread_mutex_unlock(&t->mu);
+    if (reading)
+        return;
+    adopt(t, t->load);
+    load_free(t, t->load);
+    t->load = NULL;
+}
+
+bool tier_loading(struct tier *t, const struct ptree_line *line)
+{
+    load_tick(t);
+    if (t->load)
+        return true;
+    struct load *l = begin(t, line);
+    if (!l)
+        return false;
+    pthread_mutex_lock(&t->mu);
+    t->load = l;
+    t->reading = true;
+    pthread_cond_signal(&t->cv);
+    pthread_mutex_unlock(&t->mu);
+    return true;
+}
+
+bool load_find(void *self, const struct ptree_line *line, int32_t n_usable)
+{
+    struct tier *t = self;
+    if (t->load) /* another line's, which nobody may wait for here */
+        return false;
+    struct load *l = begin(t, line);
+    if (!l)
+        return false;
+    l->ok = read_all(t->store, l);
+    bool more = adopt(t, l);
+    load_free(t, l);
+    return more;
+}

@@ -1,0 +1,206 @@
+"""The prompt cache on disk (`quern serve --ssd-cache`) and `quern cache`: what a restart finds, what
+flush says, what kill -9, damage and a second server do. QUERN_KILLS sets how often the server is
+killed (10; `make kills` does it 500 times)."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from conftest import ROOT, TINY, write_tokenizer
+from test_serve import Serving, serve  # noqa: F401 (a fixture)
+
+TINY_MODELS = ROOT / "tests" / "golden" / "tiny"
+KINDS = {"full": TINY, "windows": TINY_MODELS / "gemma3_text-q4",
+         "recurrent": TINY_MODELS / "qwen3_5-moe-q4"}
+NEVER = {"257": -100}
+TEXT = "Once upon a time there was a fox who counted its steps. "
+
+
+@pytest.fixture(params=sorted(KINDS))
+def kind(request, tmp_path):
+    return make_kind(request.param, tmp_path)
+
+
+def make_kind(name, tmp_path):
+    folder = tmp_path / name
+    shutil.copytree(KINDS[name], folder)
+    write_tokenizer(folder, eos=257)
+    return folder
+
+
+def ask(s, prompt, n=10):
+    a = s.post("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": n,
+                                   "logit_bias": NEVER})
+    return a["choices"][0]["text"], a["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def flush(s):
+    return s.post("/admin/cache/flush", {})
+
+
+def disk(s):
+    with urllib.request.urlopen(s.url + "/stats", timeout=60) as r:
+        return json.load(r)["prompt_cache"]["disk"]
+
+
+def records(folder):
+    return sorted(folder.glob("*/*.kv"))
+
+
+@pytest.mark.parametrize("where", [(), ("--isolate",)], ids=["here", "isolated"])
+def test_a_restart_costs_one_token(serve, kind, tmp_path, where):  # noqa: F811
+    args = (kind, "--ssd-cache", tmp_path / "kv", "--ctx", 2048, *where)
+    s = serve(*args)
+    assert f"kept in {tmp_path / 'kv'}" in s.text
+    prompt = TEXT * 12
+    first, got = ask(s, prompt)
+    assert got == 0
+    longer = prompt + "And then it rested."
+    second, _ = ask(s, longer)
+    told = flush(s)
+    assert told["durable"] and told["durable_tokens"] == told["tokens"] > len(prompt)
+    s.stop(signal.SIGKILL)  # what flush called durable is
+    s = serve(*args)
+    assert ask(s, prompt) == (first, len(prompt) - 1)
+    assert ask(s, longer) == (second, len(longer) - 1)
+    d = disk(s)
+    assert d["restores"] >= 1 and d["restored_tokens"] >= len(prompt) - 1
+    assert d["damaged_records"] == 0
+    third, _ = ask(s, TEXT[::-1] * 9)
+    code, err = s.stop(signal.SIGTERM)  # flushes
+    assert code == 0, err
+    s = serve(*args)
+    assert ask(s, TEXT[::-1] * 9) == (third, len(TEXT) * 9 - 1)
+
+
+def test_damage_is_a_miss(serve, kind, tmp_path, quern):  # noqa: F811
+    folder = tmp_path / "kv"
+    args = (kind, "--ssd-cache", folder, "--ctx", 2048)
+    s = serve(*args)
+    prompts = [f"{i} " + TEXT * 10 for i in range(6)]
+    want = [ask(s, p)[0] for p in prompts]
+    s.stop()
+    all_of_them = records(folder)
+    for i, path in enumerate(all_of_them):
+        if i % 3 == 0:
+            data = bytearray(path.read_bytes())
+            data[random.Random(i).randrange(4096, len(data))] ^= 4
+            path.write_bytes(data)
+        if i % 3 == 1:
+            os.truncate(path, path.stat().st_size // 2)
+    (all_of_them[0].parent / "tmp.1").write_bytes(b"half")
+    (all_of_them[0].parent / "mine.txt").write_text("not a record")
+    r = quern("cache", "verify", folder, ok=False)
+    assert "damaged" in r.stdout and "checksum" in r.stderr
+    s = serve(*args)
+    assert not (all_of_them[0].parent / "tmp.1").exists()
+    assert (all_of_them[0].parent / "mine.txt").exists()
+    got = [ask(s, p) for p in prompts]
+    assert [g[0] for g in got] == want
+    assert disk(s)["damaged_records"] > 0
+    code, err = s.stop()
+    assert code == 0 and "damaged records removed" in err
+
+
+def test_two_servers_and_other_refusals(serve, quern, model, tmp_path):  # noqa: F811
+    folder = tmp_path / "kv"
+    s = serve(model, "--ssd-cache", folder)
+    r = quern("serve", "--port", 0, "--ssd-cache", folder, model, ok=False)
+    assert "in use by another server (process" in r.stderr
+    r = quern("cache", "rm", "--all", folder, ok=False)
+    assert "in use by another server" in r.stderr
+    s.stop()
+    r = quern("serve", "--port", 0, "--ssd-cache", folder, "--prompt-cache", "0", model, ok=False)
+    assert "--prompt-cache is 0" in r.stderr
+    r = quern("serve", "--port", 0, "--ssd-cache", "/proc/1/kv", model, ok=False)
+    assert "/proc/1/kv" in r.stderr
+    with pytest.raises(urllib.error.HTTPError) as e:
+        flush(serve(model))
+    assert e.value.code == 400 and "--ssd-cache" in e.value.read().decode()
+
+
+def test_another_model_shares_nothing(serve, tmp_path):  # noqa: F811
+    folder = tmp_path / "kv"
+    a, b = make_kind("full", tmp_path), make_kind("windows", tmp_path)
+    s = serve(a, "--ssd-cache", folder, "--ctx", 2048)
+    want, _ = ask(s, TEXT * 8)
+    s.stop()
+    s = serve(b, "--ssd-cache", folder, "--ctx", 2048)
+    assert ask(s, TEXT * 8)[1] == 0
+    s.stop()
+    s = serve(a, "--ssd-cache", folder, "--ctx", 2048, "--kv-quant", "8")
+    assert ask(s, TEXT * 8)[1] == 0  # nor does another format
+    s.stop()
+    s = serve(a, "--ssd-cache", folder, "--ctx", 2048)
+    assert ask(s, TEXT * 8) == (want, len(TEXT) * 8 - 1)
+
+
+def test_the_list(serve, quern, model, tmp_path):  # noqa: F811
+    folder = tmp_path / "kv"
+    s = serve(model, "--ssd-cache", folder)
+    ask(s, TEXT * 4)
+    s.stop()
+    rows = json.loads(quern("cache", "--json", "ls", folder, ok=True).stdout)[0]["models"]
+    assert len(rows) == 1 and rows[0]["tokens"] >= len(TEXT) * 4 and rows[0]["damaged"] == 0
+    text = quern("cache", "ls", folder, ok=True).stdout
+    assert rows[0]["id"] in text and model.name in text
+    assert "every record is sound" in quern("cache", "verify", folder, ok=True).stdout
+    assert quern("cache", "rm", folder).returncode != 0
+    quern("cache", "rm", "--older", 1, folder, ok=True)
+    assert records(folder)
+    quern("cache", "rm", "--model", rows[0]["id"][:6], folder, ok=True)
+    assert not records(folder)
+    assert "nothing is kept" in quern("cache", "ls", folder, ok=True).stdout
+    assert "expected ls" in quern("cache", "drop", folder, ok=False).stderr
+
+
+def test_kill_9(env, tmp_path, quern):
+    """Killed at random instants under load: it starts again, and never a wrong answer."""
+    kills, rng, folder = int(os.environ.get("QUERN_KILLS", "10")), random.Random(9), tmp_path / "kv"
+    prompts = [TEXT * rng.randrange(2, 14) + f"Number {i}: " for i in range(24)]
+    args = (make_kind("full", tmp_path), "--ctx", 2048, "--threads", 1)
+    plain = Serving(env, *args, "--prompt-cache", "0")
+    want = [ask(plain, p)[0] for p in prompts]
+    plain.stop()
+    wrong, reused = [], 0
+    for k in range(kills):
+        s = Serving(env, *args, "--ssd-cache", folder, "--ssd-cache-max", "24MiB")
+        seed = rng.random()
+
+        def load():
+            nonlocal reused
+            mine = random.Random(seed)
+            try:
+                while True:
+                    i = mine.randrange(len(prompts))
+                    text, cached = ask(s, prompts[i])
+                    reused += cached
+                    if text != want[i]:
+                        wrong.append((k, i, text))
+                    if mine.random() < 0.2:
+                        flush(s)
+            except (OSError, urllib.error.URLError, ValueError):
+                pass
+
+        t = threading.Thread(target=load)
+        t.start()
+        time.sleep(rng.uniform(0.02, 0.5))
+        s.stop(signal.SIGKILL)
+        t.join()
+    s = Serving(env, *args, "--ssd-cache", folder, "--ssd-cache-max", "24MiB")
+    got = [ask(s, p) for p in prompts]
+    code, err = s.stop()
+    assert code == 0, err
+    assert not wrong and [g[0] for g in got] == want
+    assert "damaged" not in err  # a process that dies leaves no damage, only half-written files
+    quern("cache", "verify", folder, ok=True)
+    assert sum(g[1] for g in got) + reused > 0
+    assert not list(folder.glob("*/tmp.*"))
