@@ -22,11 +22,13 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/slice.h"
 
 #define HEADER_LINE_MAX  16384
 #define HEADER_COUNT_MAX 128
 #define POOL_BYTES       (160 * 1024) /* headers of one request; larger ones are MHD's own 431 */
 #define STACK_BYTES      (2 * 1024 * 1024)
+#define SLICE_NS         100000              /* a connection works for less between two waits */
 #define BODIES_MAX       2                   /* times max_body: all stored bodies together */
 #define PARSED_ONE_MAX   ((size_t)384 << 20) /* json_memory of one body */
 #define PARSED_ALL_MAX   ((size_t)1 << 30)   /* of all bodies together */
@@ -423,6 +425,24 @@ enum qn_status server_may_listen(const char *host, int port, bool allowed, struc
     return check_open(host, loopback, allowed, err);
 }
 
+static void make_url(struct server *s)
+{
+    bool any = strcmp(s->p.host, "0.0.0.0") == 0 || strcmp(s->p.host, "::") == 0;
+    bool v6 = !any && strchr(s->p.host, ':');
+    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "",
+             any ? "127.0.0.1" : s->p.host, v6 ? "]" : "", s->port);
+}
+
+/* Takes fd in every case. */
+static enum qn_status start_threads(struct server *s, int fd, struct qn_err *err)
+{
+    enum qn_status st = start_daemon(s, err);
+    if (st == QN_OK)
+        return door_open(s, fd, &s->door, err);
+    close(fd);
+    return st;
+}
+
 static enum qn_status open_and_start(struct server *s, struct qn_err *err)
 {
     bool loopback, keyed = s->p.api_keys && *s->p.api_keys;
@@ -432,17 +452,16 @@ static enum qn_status open_and_start(struct server *s, struct qn_err *err)
     if (st == QN_OK)
         st = conns_start(&s->conns, s->p.max_connections, s->p.idle_timeout_s, s->p.read_timeout_s,
                          err);
-    if (st == QN_OK)
-        st = start_daemon(s, err);
     if (st != QN_OK) {
         close(fd);
         return st;
     }
-    bool any = strcmp(s->p.host, "0.0.0.0") == 0 || strcmp(s->p.host, "::") == 0;
-    bool v6 = !any && strchr(s->p.host, ':');
-    snprintf(s->url, sizeof s->url, "http://%s%s%s:%d", v6 ? "[" : "",
-             any ? "127.0.0.1" : s->p.host, v6 ? "]" : "", s->port);
-    return door_open(s, fd, &s->door, err);
+    make_url(s);
+    /* The threads of connections are made by these two and answer at once, whoever computes. */
+    slice_set(SLICE_NS);
+    st = start_threads(s, fd, err);
+    slice_set(0);
+    return st;
 }
 
 enum qn_status server_start(const struct server_params *p, struct server **out, struct qn_err *err)
