@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <sys/times.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -43,7 +42,6 @@ static void sample_now(struct cell *c)
     struct tree_use u = child_tree(c->child.pid);
     if (!u.n_process)
         return;
-    c->ticks_tree = u.cpu_ticks > c->ticks_tree ? u.cpu_ticks : c->ticks_tree;
     c->peak_rss = u.rss_bytes > c->peak_rss ? u.rss_bytes : c->peak_rss;
     c->leg_peak = u.rss_bytes > c->leg_peak ? u.rss_bytes : c->leg_peak;
     keep_rss(c, u.rss_bytes);
@@ -62,18 +60,11 @@ int64_t cell_rss(struct cell *c)
     return child_tree(c->child.pid).rss_bytes;
 }
 
-/* Ticks of all processors that were busy or stolen, and our own: the rest is foreign. */
+/* Ticks of all processors that were busy or stolen. */
 static int64_t busy_ticks(void)
 {
     struct machine_ticks t = machine_ticks();
     return t.busy + t.steal;
-}
-
-static int64_t own_ticks(void)
-{
-    struct tms t;
-    times(&t);
-    return t.tms_utime + t.tms_stime;
 }
 
 /* ---- the server ----------------------------------------------------------------------------- */
@@ -194,7 +185,7 @@ enum qn_status cell_open(struct cell *c, struct qn_err *err)
     c->stride = 1;
     c->api_key = c->arm->key_env ? getenv(c->arm->key_env) : NULL;
     c->busy_before = busy_ticks();
-    c->own_before = own_ticks();
+    c->own_before = child_ticks_all();
     if (c->progress)
         c->progress(c->progress_arg, "start");
     enum qn_status st = start_server(c, &c->ready_ms, err);
@@ -213,8 +204,6 @@ enum qn_status cell_restart(struct cell *c, bool hard, double *ready_ms, struct 
     if (!c->arm->command)
         QN_FAIL(err, QN_UNSUPPORTED, "bench", "%s was not started here", c->arm->name);
     sample_now(c);
-    c->ticks_past += c->ticks_tree;
-    c->ticks_tree = 0;
     if (hard)
         child_kill(&c->child);
     else
@@ -482,12 +471,16 @@ enum qn_status cell_phase(struct cell *c, const char *name, phase_fn fn, struct 
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
+/* Processors that neither we nor our servers used: called when these have ended, for only then is
+ * their time known to us whole. NAN for a server that was not started here: it is one of the
+ * others, as far as we can see. */
 static double foreign_share(const struct cell *c)
 {
     double seconds = (double)(clock_ns() - c->begin_ns) / 1e9;
     double all = seconds * (double)sysconf(_SC_CLK_TCK);
-    int64_t foreign = busy_ticks() - c->busy_before - c->ticks_tree - c->ticks_past -
-                      (own_ticks() - c->own_before);
+    int64_t foreign = busy_ticks() - c->busy_before - (child_ticks_all() - c->own_before);
+    if (!c->arm->command)
+        return (double)NAN;
     return all > 0 && foreign > 0 ? (double)foreign / all : 0;
 }
 
@@ -519,7 +512,10 @@ static void write_cell(struct cell *c, double foreign)
     jw_kbool(&w, "gave_up", c->hopeless);
     jw_ki64(&w, "restarts", c->restarts);
     jw_ki64(&w, "failures", c->failures);
-    jw_kreal(&w, "foreign_processors", foreign);
+    if (isfinite(foreign))
+        jw_kreal(&w, "foreign_processors", foreign);
+    else
+        jw_knull(&w, "foreign_processors");
     jw_ki64(&w, "idle_rss_bytes", c->idle_rss);
     jw_ki64(&w, "peak_rss_bytes", c->peak_rss);
     jw_key(&w, "peak_rss_by_phase");
@@ -537,8 +533,8 @@ void cell_close(struct cell *c)
 {
     timers_cancel(client_timers(c->client), c->sampler);
     sample_now(c);
-    double foreign = foreign_share(c);
     child_stop(&c->child, 10);
+    double foreign = foreign_share(c);
     write_cell(c, foreign);
     if (foreign > 0.15)
         record_mark(c->record, "other processes used %.2f processors during %s %s (round %d)",

@@ -65,9 +65,8 @@ struct cell {
     int64_t idle_rss, peak_rss, leg_peak;
     struct rss_point *rss;
     int n_rss, cap_rss, stride, tick;
-    struct buf legs;                /* JSON members "leg": bytes */
-    int64_t ticks_tree, ticks_past; /* of the server that runs, and of those before it */
-    int64_t busy_before, own_before;
+    struct buf legs;                 /* JSON members "leg": bytes */
+    int64_t busy_before, own_before; /* clock ticks: of all processors; of us and our servers */
     uint64_t sampler;
     int restarts, failures;
     enum fault last_fault; /* of the request that ended last */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/times.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,6 +55,8 @@ enum qn_status child_start(struct child *c, char *const *argv, char *const *env,
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0)
         return err_errno(err, "bench", "%s: cannot write", log);
+    /* What a server leaves behind becomes our child: it can be waited for, and its time counted. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t parent = getpid(), pid = fork();
     if (pid == 0)
         run_child(argv, env, fd, parent);
@@ -97,6 +100,8 @@ void child_kill(struct child *c)
     if (!c->ended)
         while (waitpid(c->pid, &c->status, 0) < 0 && errno == EINTR)
             ;
+    while (waitpid(-c->pid, NULL, 0) > 0 || errno == EINTR) /* the rest of the group */
+        ;
     *c = (struct child){.status = c->status, .ended = true};
 }
 
@@ -112,13 +117,20 @@ void child_stop(struct child *c, double grace_s)
     child_kill(c); /* also for what it left behind */
 }
 
-/* ---- memory and time of a tree -------------------------------------------------------------- */
+int64_t child_ticks_all(void)
+{
+    struct tms t;
+    times(&t);
+    return t.tms_utime + t.tms_stime + t.tms_cutime + t.tms_cstime;
+}
+
+/* ---- memory of a tree ----------------------------------------------------------------------- */
 
 /* The figures of one process; false when it is gone. */
 static bool add_use(pid_t pid, struct tree_use *u)
 {
     char path[64], text[1024];
-    long long utime, stime, rss;
+    long long rss;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
@@ -129,12 +141,11 @@ static bool add_use(pid_t pid, struct tree_use *u)
     text[n] = 0;
     const char *p = strrchr(text, ')'); /* the name may hold anything */
     if (!p || sscanf(p + 1,
-                     " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lld %lld %*d %*d %*d %*d %*d "
+                     " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
                      "%*d %*u %*u %lld",
-                     &utime, &stime, &rss) != 3)
+                     &rss) != 1)
         return false;
     u->rss_bytes += rss * sysconf(_SC_PAGESIZE);
-    u->cpu_ticks += utime + stime;
     u->n_process++;
     return true;
 }

@@ -24,13 +24,16 @@ bool child_alive(struct child *c);
 void child_end_text(const struct child *c, struct buf *out);
 /* SIGTERM, and SIGKILL to the whole group after grace_s. */
 void child_stop(struct child *c, double grace_s);
-/* SIGKILL at once. */
+/* SIGKILL to the whole group at once, and its end waited for. */
 void child_kill(struct child *c);
+
+/* Clock ticks of processor time that this process has used, and all that it has started and that
+ * have ended: a server's own children too, also when the server was killed and left them behind. */
+int64_t child_ticks_all(void);
 
 struct tree_use {
     int64_t
         rss_bytes; /* resident memory of the process and its descendants, shared pages in each */
-    int64_t cpu_ticks; /* processor time they have used, in clock ticks */
     int n_process;
 };
 /* Zeros when nothing is there. */

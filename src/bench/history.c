@@ -7,6 +7,8 @@
 #include <time.h>
 
 #include "base/hash.h"
+#include "bench/noise.h"
+#include "bench/quantile.h"
 #include "bench/view.h"
 
 struct history {
@@ -293,28 +295,32 @@ enum qn_status history_list(struct history *h, int n, struct buf *out, struct qn
 
 struct step {
     char key[256]; /* model, machine, workload, point */
-    double median, min, max;
+    struct noise_figure f;
 };
 
-/* How a figure stands to the one before of the same kind: told apart only beyond both spreads. */
-static void change_text(struct buf *out, const struct step *now, const struct step *before)
+/* How a figure stands to the one before of the same kind. */
+static void change_text(struct buf *out, const struct step *now, const struct step *before,
+                        struct str unit)
 {
-    if (!before || !(before->median > 0)) {
+    if (!before || !(before->f.median > 0)) {
         buf_addz(out, "\n");
         return;
     }
-    bool apart = now->min > before->max || now->max < before->min;
-    buf_addf(out, "  %+.1f %%%s\n", 100 * (now->median / before->median - 1),
-             apart ? "" : " (within the noise)");
+    struct series sd = {0};
+    series_add(&sd, noise_of(&now->f));
+    series_add(&sd, noise_of(&before->f));
+    double usual = sd.n || view_is_timed(unit) ? noise_usual(sd.v, sd.n) : NOISE_OTHER;
+    series_free(&sd);
+    buf_addf(out, "  %+.1f %%%s\n", 100 * (now->f.median / before->f.median - 1),
+             noise_apart(&now->f, &before->f, usual, 1) ? "" : " (within the noise)");
 }
 
 enum { KINDS_MAX = 128 };
 
 static void trend_row(sqlite3_stmt *q, struct step *kinds, int *n, struct buf *out)
 {
-    struct step s = {.median = sqlite3_column_double(q, 7),
-                     .min = sqlite3_column_double(q, 8),
-                     .max = sqlite3_column_double(q, 9)};
+    struct step s = {.f = {(size_t)sqlite3_column_int64(q, 10), sqlite3_column_double(q, 7),
+                           sqlite3_column_double(q, 8), sqlite3_column_double(q, 9)}};
     struct step *before = NULL;
     snprintf(s.key, sizeof s.key, "%.60s|%.80s|%.20s|%.48s", column(q, 2), column(q, 3),
              column(q, 4), column(q, 5));
@@ -325,13 +331,13 @@ static void trend_row(sqlite3_stmt *q, struct step *kinds, int *n, struct buf *o
     date_text(out, sqlite3_column_int64(q, 1));
     buf_addf(out, "  %-16.16s %-20.48s ", column(q, 2),
              *column(q, 5) ? column(q, 5) : column(q, 4));
-    view_number(out, s.median);
+    view_number(out, s.f.median);
     buf_addf(out, " %s (", column(q, 6));
-    view_number(out, s.min);
+    view_number(out, s.f.min);
     buf_addz(out, " to ");
-    view_number(out, s.max);
+    view_number(out, s.f.max);
     buf_addc(out, ')');
-    change_text(out, &s, before);
+    change_text(out, &s, before, str_of(column(q, 6)));
     if (before)
         *before = s;
     else if (*n < KINDS_MAX)
@@ -348,7 +354,7 @@ enum qn_status history_trend(struct history *h, const struct history_figure *f, 
         QN_FAIL(err, QN_NO_MEMORY, "bench", "out of memory");
     enum qn_status st =
         prepare(h,
-                "SELECT id, began_unix, model, machine, workload, point, unit, median, min, max"
+                "SELECT id, began_unix, model, machine, workload, point, unit, median, min, max, n"
                 " FROM runs JOIN figures ON run=id WHERE arm=?1 AND metric=?2 AND NOT diagnostic"
                 " AND (?3 IS NULL OR workload=?3) ORDER BY began_unix, id, workload, point",
                 &q, err);

@@ -27,9 +27,15 @@ struct history_figure {
 enum qn_status history_trend(struct history *h, const struct history_figure *f, struct buf *out,
                              struct qn_err *err);
 
-/* Two records side by side, figure by figure. QN_BAD_INPUT when one is a diagnostic run. What makes
- * them hard to compare (other machine, model, settings, marks) is said first. */
-enum qn_status compare_records(const struct json *a, const struct json *b, struct buf *out,
-                               struct qn_err *err);
+/* Two records side by side, figure by figure: every arm of one with the arm of that name in the
+ * other, or with arm_a and arm_b one arm of each (a and b may be the same record then). Which
+ * differences are larger than the noise is said for each and, with their number, at the end.
+ * QN_BAD_INPUT when one is a diagnostic run, QN_NOT_FOUND when an arm is not there. What makes the
+ * two hard to compare (other machine, model, settings, marks) is said first. */
+struct comparison {
+    const struct json *a, *b;
+    const char *arm_a, *arm_b; /* both or none */
+};
+enum qn_status compare_records(const struct comparison *c, struct buf *out, struct qn_err *err);
 
 #endif

@@ -37,6 +37,36 @@ struct machine_ticks machine_ticks(void)
     return t;
 }
 
+/* Threads besides this one that run or wait for a disk. */
+static int queue_now(void)
+{
+    struct buf b = BUF_INIT;
+    int n = 0;
+    if (file_read("/proc/stat", 1 << 20, &b, NULL) == QN_OK) {
+        const char *run = strstr(buf_z(&b), "\nprocs_running ");
+        const char *blocked = strstr(buf_z(&b), "\nprocs_blocked ");
+        n = (run ? atoi(run + 15) - 1 : 0) + (blocked ? atoi(blocked + 15) : 0);
+    }
+    buf_free(&b);
+    return n;
+}
+
+/* Half a second: who uses the processors, and whether somebody always does. */
+static void watch_others(struct machine_state *s)
+{
+    struct machine_ticks a = machine_ticks();
+    double per = 0.5 * (double)sysconf(_SC_CLK_TCK);
+    s->queue = queue_now();
+    for (int i = 0; i < 10; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        int n = queue_now();
+        s->queue = n < s->queue ? n : s->queue;
+    }
+    struct machine_ticks z = machine_ticks();
+    s->busy = (double)(z.busy - a.busy) / per;
+    s->steal = (double)(z.steal - a.steal) / per;
+}
+
 static void look_for_large(struct machine_state *s)
 {
     DIR *d = opendir("/proc");
@@ -82,15 +112,8 @@ void machine_look(struct machine_state *s, bool watch)
 {
     struct buf b = BUF_INIT;
     *s = (struct machine_state){.speed_percent = -1};
-    struct machine_ticks a = machine_ticks();
     if (watch)
-        nanosleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
-    struct machine_ticks z = machine_ticks();
-    double per = 0.5 * (double)sysconf(_SC_CLK_TCK);
-    if (watch) {
-        s->busy = (double)(z.busy - a.busy) / per;
-        s->steal = (double)(z.steal - a.steal) / per;
-    }
+        watch_others(s);
     if (getloadavg(s->load, 3) != 3)
         s->load[0] = s->load[1] = s->load[2] = 0;
     if (file_read("/proc/meminfo", 1 << 16, &b, NULL) == QN_OK) {
@@ -130,6 +153,7 @@ void machine_state_json(struct jw *w, const struct machine_state *s)
     jw_arr_end(w);
     jw_kreal(w, "busy_processors", s->busy);
     jw_kreal(w, "stolen_processors", s->steal);
+    jw_ki64(w, "queue", s->queue);
     jw_ki64(w, "memory_total_bytes", s->mem_total);
     jw_ki64(w, "memory_free_bytes", s->mem_free);
     jw_ki64(w, "swap_used_bytes", s->swap_used);
@@ -148,7 +172,9 @@ int machine_reasons(const struct machine_state *s, int64_t need_bytes, struct bu
         buf_addf(out, "other processes use %.2f of %.0f processors\n", s->busy, n_cpu);
     if (s->steal > BUSY_MAX / 2 && ++n)
         buf_addf(out, "the hypervisor takes %.2f processors away\n", s->steal);
-    if (s->load[0] > n_cpu && ++n)
+    /* The average remembers minutes, our own work before this run too: it counts while somebody is
+     * still at it. */
+    if (s->load[0] > n_cpu && s->queue > 0 && ++n)
         buf_addf(out, "the load average is %.1f on %.0f processors\n", s->load[0], n_cpu);
     if (s->swap_used > SWAP_MAX && ++n)
         buf_addf(out, "%lld MiB are swapped out\n", (long long)(s->swap_used >> 20));

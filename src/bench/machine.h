@@ -13,6 +13,7 @@ struct machine_state {
     double load[3];
     double busy;  /* processors in use by others over the last half second */
     double steal; /* processors taken by the hypervisor over the same time */
+    int queue;    /* other threads that ran or waited for a disk, at the quietest moment of it */
     int64_t mem_total, mem_free, swap_used; /* bytes; free = MemAvailable */
     int64_t mem_limit;                      /* of the control group or the machine */
     int speed_percent; /* allowed clock against the processor's own maximum; -1 = not told */
@@ -27,7 +28,7 @@ struct machine_ticks {
 };
 struct machine_ticks machine_ticks(void);
 
-/* watch: takes half a second to see who uses the processors; without it busy and steal are 0. */
+/* watch: takes half a second to see who uses the processors; else busy, steal and queue are 0. */
 void machine_look(struct machine_state *s, bool watch);
 /* Members of an object: facts that do not change (processor, kernel, memory). */
 void machine_facts(struct jw *w);

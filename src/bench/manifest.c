@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "bench/source_id.h"
 
 static int64_t file_bytes(const char *path)
 {
@@ -78,6 +79,12 @@ enum qn_status manifest_files(const char *dir, const char *gguf, struct buf *out
     jw_obj(&w);
     QN_TRY(sha256_file("/proc/self/exe", digest, err));
     jw_kstrz(&w, "harness_sha256", digest);
+    jw_key(&w, "source");
+    jw_obj(&w);
+    jw_kstrz(&w, "commit", *source_id.commit ? source_id.commit : NULL);
+    jw_kbool(&w, "changed", source_id.dirty);
+    jw_kstrz(&w, "sha256", source_id.sha256);
+    jw_obj_end(&w);
     if (dir && dir_exists(dir))
         QN_TRY(write_model(&w, dir, err));
     if (gguf && file_exists(gguf)) {

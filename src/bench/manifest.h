@@ -9,8 +9,9 @@
 
 /* Bytes of the weight files in a model folder; 0 when there is none. */
 int64_t manifest_model_bytes(const char *dir);
-/* {"model":{"name":..,"files":[{"name","bytes","sha256"}]},"gguf":{...},"quern_sha256":..}. Names
- * without folders: the record may be published. NULL arguments are left out. */
+/* {"harness_sha256":..,"source":{"commit","changed","sha256"},"model":{"name":..,"files":[{"name",
+ * "bytes","sha256"}]},"gguf":{...}}. Names without folders: the record may be published. NULL
+ * arguments are left out; commit is null when the program was not built in a checkout. */
 enum qn_status manifest_files(const char *dir, const char *gguf, struct buf *out,
                               struct qn_err *err);
 /* Members "command" (words, paths cut to their last component) and "program_sha256". */

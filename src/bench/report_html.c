@@ -508,6 +508,7 @@ static void load_section(const struct view *v, struct buf *out)
 
 struct loss_list {
     struct buf *out;
+    struct view_noise noise;
     int n;
 };
 
@@ -531,13 +532,13 @@ static void add_loss(void *arg, const struct view_row *ours, const struct view_r
     view_number(out, ours->median);
     buf_addc(out, ' ');
     svg_text(out, ours->unit);
-    buf_addf(out, "</td><td>%.2f%s</td></tr>\n", view_gain(theirs, ours),
-             view_apart(theirs, ours) ? "" : "<small>within the noise</small>");
+    buf_addf(out, "</td><td>%.2f<small>%s</small></td></tr>\n", view_gain(theirs, ours),
+             view_verdict_text(view_differ(&l->noise, theirs, ours)));
 }
 
 static void losses(const struct view *v, struct buf *out)
 {
-    struct loss_list l = {.out = out};
+    struct loss_list l = {.out = out, .noise = view_noise(v, NULL)};
     struct str own = view_own_arm(v);
     bool peers = false;
     for (size_t i = 0; i < v->n_arm; i++)

@@ -204,6 +204,7 @@ static void workload(const struct view *v, struct str wl, struct buf *out)
 
 struct loss_list {
     struct buf *out;
+    struct view_noise noise;
     int n;
 };
 
@@ -224,15 +225,16 @@ static void add_loss(void *arg, const struct view_row *ours, const struct view_r
     view_number(l->out, ours->median);
     buf_addc(l->out, ' ');
     plain(l->out, ours->unit, 20);
-    buf_addf(l->out, " (%.2f times as good%s)\n", view_gain(theirs, ours),
-             view_apart(theirs, ours) ? "" : "; within the noise");
+    const char *verdict = view_verdict_text(view_differ(&l->noise, theirs, ours));
+    buf_addf(l->out, " (%.2f times as good%s%s)\n", view_gain(theirs, ours), *verdict ? "; " : "",
+             verdict);
     l->n++;
 }
 
 static void losses(const struct view *v, struct buf *out)
 {
     struct buf list = BUF_INIT;
-    struct loss_list l = {.out = &list};
+    struct loss_list l = {.out = &list, .noise = view_noise(v, NULL)};
     struct str own = view_own_arm(v);
     bool peers = false;
     for (size_t i = 0; i < v->n_arm; i++)

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bench/noise.h"
+#include "bench/quantile.h"
+
 static void add_name(struct str *list, size_t *n, struct str s)
 {
     for (size_t i = 0; i < *n; i++)
@@ -112,9 +115,49 @@ double view_gain(const struct view_row *a, const struct view_row *b)
     return a->better == BETTER_HIGHER ? a->median / b->median : b->median / a->median;
 }
 
-bool view_apart(const struct view_row *a, const struct view_row *b)
+bool view_is_timed(struct str unit)
 {
-    return a->min > b->max || b->min > a->max;
+    return str_eqz(unit, "ms") || str_eqz(unit, "tok/s") || str_eqz(unit, "req/s");
+}
+
+static struct noise_figure figure_of(const struct view_row *r)
+{
+    return (struct noise_figure){r->n, r->median, r->min, r->max};
+}
+
+struct view_noise view_noise(const struct view *a, const struct view *b)
+{
+    const struct view *const both[2] = {a, b};
+    struct series time = {0}, other = {0};
+    struct view_noise n = {.n_test = b && b->n_row < a->n_row ? b->n_row : a->n_row};
+    for (int k = 0; k < 2 && both[k]; k++)
+        for (size_t i = 0; i < both[k]->n_row; i++) {
+            const struct view_row *r = &both[k]->rows[i];
+            struct noise_figure f = figure_of(r);
+            series_add(view_is_timed(r->unit) ? &time : &other, noise_of(&f));
+        }
+    n.time = noise_usual(time.v, time.n);
+    n.other = other.n ? noise_usual(other.v, other.n) : NOISE_OTHER;
+    series_free(&time);
+    series_free(&other);
+    return n;
+}
+
+enum view_verdict view_differ(const struct view_noise *n, const struct view_row *a,
+                              const struct view_row *b)
+{
+    struct noise_figure x = figure_of(a), y = figure_of(b);
+    double usual = view_is_timed(a->unit) ? n->time : n->other;
+    if (noise_apart(&x, &y, usual, n->n_test))
+        return VERDICT_APART;
+    return a->min > b->max || b->min > a->max ? VERDICT_FEW : VERDICT_SAME;
+}
+
+const char *view_verdict_text(enum view_verdict v)
+{
+    return v == VERDICT_APART ? ""
+           : v == VERDICT_FEW ? "too few values to tell"
+                              : "within the noise";
 }
 
 void view_losses(const struct view *v, struct str arm,

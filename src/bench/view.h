@@ -40,8 +40,23 @@ const struct view_row *view_find(const struct view *v, struct str arm, struct st
 /* How much better row a is than b: above 1 = better, whatever way the metric goes. NAN if it cannot
  * be said. */
 double view_gain(const struct view_row *a, const struct view_row *b);
-/* The intervals from min to max do not touch: the difference is larger than the noise seen. */
-bool view_apart(const struct view_row *a, const struct view_row *b);
+
+/* How the figures of one or two records usually scatter, and how many are looked at: what noise.h
+ * needs to know. b may be NULL. */
+struct view_noise {
+    double time, other; /* for figures of time and rate; for memory, tokens, shares */
+    size_t n_test;
+};
+struct view_noise view_noise(const struct view *a, const struct view *b);
+/* What to think of a difference between two figures, see noise.h. FEW: their values do not overlap,
+ * but they are too few for how such figures scatter. */
+enum view_verdict { VERDICT_SAME, VERDICT_FEW, VERDICT_APART };
+enum view_verdict view_differ(const struct view_noise *n, const struct view_row *a,
+                              const struct view_row *b);
+/* "within the noise", "too few values to tell", "" */
+const char *view_verdict_text(enum view_verdict v);
+/* A unit of time or of speed. */
+bool view_is_timed(struct str unit);
 
 /* Where another arm is better than the first one: calls fn for each such pair. */
 void view_losses(const struct view *v, struct str arm,

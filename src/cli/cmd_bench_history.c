@@ -12,7 +12,7 @@
 enum { RECORD_MAX = 1 << 30 };
 
 struct history_opts {
-    const char *file, *metric, *arm, *workload;
+    const char *file, *metric, *arm, *workload, *arms;
     struct cli_strs add;
     int64_t last;
 };
@@ -113,13 +113,26 @@ static int run_compare(const struct cli *c, void *opts)
     struct json *a = NULL, *b = NULL;
     struct buf out = BUF_INIT;
     struct qn_err err = {0};
+    char *arm_a = o->arms ? strdup(o->arms) : NULL, *arm_b = arm_a ? strchr(arm_a, ',') : NULL;
+    if (arm_b)
+        *arm_b++ = 0;
+    if ((o->arms && !arm_b) || (c->n_pos == 1 && !o->arms)) {
+        free(arm_a);
+        return cli_usage(c,
+                         o->arms ? "--arms %.60s: expected two names, as in quern,llama.cpp"
+                                 : "one run: name two of its arms with --arms, or another run",
+                         o->arms);
+    }
     enum qn_status st = open_run(c->pos[0], o->file, &a, &err);
-    if (st == QN_OK)
+    if (st == QN_OK && c->n_pos > 1)
         st = open_run(c->pos[1], o->file, &b, &err);
     if (st == QN_OK)
-        st = compare_records(a, b, &out, &err);
+        st = compare_records(
+            &(struct comparison){.a = a, .b = b ? b : a, .arm_a = arm_a, .arm_b = arm_b}, &out,
+            &err);
     json_free(a);
     json_free(b);
+    free(arm_a);
     return finish(c, st, &out, &err);
 }
 
@@ -163,7 +176,15 @@ static const struct cli_opt history_rows[] = {
      .off = CLI_AT_STRS(struct history_opts, add)},
     {.type = CLI_END},
 };
-static const struct cli_opt compare_rows[] = {OPT_HISTORY, {.type = CLI_END}};
+static const struct cli_opt compare_rows[] = {
+    OPT_HISTORY,
+    {.name = "arms",
+     .type = CLI_STR,
+     .arg = "A,B",
+     .help = "Arm A of the first run against arm B of the second, or of the same run.",
+     .off = CLI_AT_STR(struct history_opts, arms)},
+    {.type = CLI_END},
+};
 
 const struct cli_verb verb_bench_history = {
     .name = "bench history",
@@ -185,14 +206,17 @@ const struct cli_verb verb_bench_history = {
 const struct cli_verb verb_bench_compare = {
     .name = "bench compare",
     .summary = "two measured runs side by side",
-    .usage = "[options] RUN RUN",
+    .usage = "[options] RUN [RUN]",
     .about =
         "RUN is a number from `quern bench history` or the JSON file of a run. Says first what "
-        "makes the two hard to compare, then every figure that both have.",
-    .examples = "quern bench compare 3 7\nquern bench compare before.json after.json",
+        "makes the two hard to compare, then every figure that both have, and for each difference "
+        "whether it is more than noise (docs/bench-serve.md says how that is judged).",
+    .examples = "quern bench compare 3 7\n"
+                "quern bench compare before.json after.json\n"
+                "quern bench compare run.json --arms quern,quern-spec",
     .opts = compare_rows,
     .opts_size = sizeof(struct history_opts),
-    .pos_min = 2,
+    .pos_min = 1,
     .pos_max = 2,
     .pos_name = "RUN",
     .run = run_compare,

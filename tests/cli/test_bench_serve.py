@@ -1,5 +1,6 @@
 """`quern bench serve` against a server of known delays, and against servers that break the protocol."""
 import json
+import re
 import shutil
 import signal
 import statistics
@@ -172,6 +173,9 @@ def test_rounds_go_round_the_arms(bench, arm):
     r, doc = bench(a, b, *options, rc=0)
     assert [(c["arm"], c["round"]) for c in doc["cells"]] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     assert doc["manifest"]["model"]["files"] and len(doc["manifest"]["harness_sha256"]) == 64
+    source = doc["manifest"]["source"]
+    assert re.fullmatch("[0-9a-f]{64}", source["sha256"]) and isinstance(source["changed"], bool)
+    assert source["commit"] is None or re.fullmatch("[0-9a-f]{40}", source["commit"])
     assert all(a["ran"] for a in doc["arms"])
     assert doc["diagnostic"] and any("diagnostic" in m for m in doc["marks"])
     assert "\r" not in r.stderr  # no progress line in a pipe
@@ -244,14 +248,31 @@ def test_history_and_comparison(quern, env, tmp_path):
     assert len(trend) == 3  # not the diagnostic one
     assert "+1.0 % (within the noise)" in trend[1] and trend[2].endswith("+18.8 %")
     out = quern("bench", "compare", "1", "3", ok=True).stdout
-    assert "better 20.0 %" in out and "noise" not in out
+    assert re.search(r"better 20\.0 %$", out, re.M) and "1 of 1 figures differ" in out
     out = quern("bench", "compare", files[2], files[0], ok=True).stdout
     assert "worse  20.0 %" in out
-    assert "within the noise" in quern("bench", "compare", "1", "2", ok=True).stdout
+    out = quern("bench", "compare", "1", "2", ok=True).stdout
+    assert "(within the noise)" in out and "no difference: none of 1 figures" in out
     assert "diagnostic" in quern("bench", "compare", "1", "4", ok=False).stderr
     assert "no run 9" in quern("bench", "compare", "1", "9", ok=False).stderr
     (tmp_path / "x.json").write_text("{}")
     assert "no record" in quern("bench", "history", "--add", tmp_path / "x.json", ok=False).stderr
+
+
+def test_arms_of_one_run_are_compared(quern, tmp_path):
+    """The same thing measured as two arms is no difference; another one is."""
+    doc = json.loads(record("m", "", [99, 100, 101]))
+    rows = doc["summary"]
+    for arm, rates in (("again", [98.5, 101, 102]), ("slow", [49, 50, 51])):
+        rows += [{**r, "arm": arm} for r in json.loads(record("m", "", rates))["summary"]]
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(doc))
+    assert "no difference" in quern("bench", "compare", file, "--arms", "quern,again", ok=True).stdout
+    out = quern("bench", "compare", file, "--arms", "quern,slow", ok=True).stdout
+    assert "worse  100.0 %\n" in out and "1 of 1 figures differ" in out
+    assert "has no arm fast" in quern("bench", "compare", file, "--arms", "quern,fast", ok=False).stderr
+    for args in ((file,), (file, "--arms", "quern")):
+        assert quern("bench", "compare", *args).returncode == 2
 
 
 def test_a_run_is_kept(bench, arm, quern):

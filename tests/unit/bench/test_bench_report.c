@@ -103,12 +103,17 @@ static void test_nonsense(void **state)
 
 static void test_gains(void **state)
 {
-    struct view_row fast = {.better = BETTER_LOWER, .median = 10, .min = 9, .max = 11};
-    struct view_row slow = {.better = BETTER_LOWER, .median = 20, .min = 10.5, .max = 30};
+    const struct view_noise noise = {.time = 0.05, .other = 0.02, .n_test = 10};
+    struct view_row fast = {.better = BETTER_LOWER, .n = 5, .median = 10, .min = 9.8, .max = 10.2};
+    struct view_row slow = {.better = BETTER_LOWER, .n = 5, .median = 20, .min = 10.1, .max = 30};
     assert_float_equal(view_gain(&fast, &slow), 2, 1e-12);
-    assert_false(view_apart(&fast, &slow));
-    slow.min = 12;
-    assert_true(view_apart(&fast, &slow));
+    assert_int_equal(view_differ(&noise, &fast, &slow), VERDICT_SAME);
+    slow.min = 19;
+    slow.max = 21;
+    assert_int_equal(view_differ(&noise, &fast, &slow), VERDICT_APART);
+    slow =
+        (struct view_row){.better = BETTER_LOWER, .n = 1, .median = 10.4, .min = 10.4, .max = 10.4};
+    assert_int_equal(view_differ(&noise, &fast, &slow), VERDICT_FEW);
 }
 
 static void test_steps(void **state)
