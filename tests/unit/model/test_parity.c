@@ -304,6 +304,15 @@ static void check_batch(const struct place *pl, struct qn_engine *e, const struc
     }
 }
 
+/* Which instruction sets check_ways runs here, and which the rest of the program does. */
+static void say_isas(void)
+{
+    printf("instruction sets compared: generic");
+    for (int i = CPU_AVX2; i <= (int)cpu_best(); i++)
+        printf(" %s", cpu_isa_name((enum cpu_isa)i));
+    printf("; all other checks: %s\n", cpu_isa_name(cpu_best()));
+}
+
 /* The same logits from other thread counts and instruction sets. */
 static void check_ways(const struct place *pl, const struct golden *g, float *const *want)
 {
@@ -440,6 +449,7 @@ int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     find_all();
+    say_isas();
     if (n_place == 0) {
         printf("FAILED: no goldens at all, not even those of this project\n");
         return 1;
