@@ -99,7 +99,7 @@ static void text_totals(const struct inspect *in, struct buf *out)
 
 static void text_memory(const struct inspect *in, struct buf *out)
 {
-    int64_t kv = inspect_kv_bytes(&in->facts, in->ctx);
+    int64_t kv = inspect_kv_bytes(&in->facts, in->ctx), state = inspect_state_bytes(&in->facts);
     buf_addf(out, "\n%-14s ", "files");
     buf_addf(out, "%zu, ", in->files.n_file);
     cli_size_text(out, in->files.bytes);
@@ -108,11 +108,16 @@ static void text_memory(const struct inspect *in, struct buf *out)
     if (in->ctx > 0 && kv >= 0) {
         buf_addz(out, " + keys and values ");
         cli_size_text(out, kv);
-        buf_addf(out, " (%lld bytes a token) = ", (long long)(inspect_kv_bytes(&in->facts, 1)));
-        cli_size_text(out, in->census.bytes + kv);
+        buf_addf(out, " (%lld bytes a token)", (long long)(inspect_kv_bytes(&in->facts, 1)));
+        if (state) {
+            buf_addz(out, " + state ");
+            cli_size_text(out, state);
+        }
+        buf_addz(out, " = ");
+        cli_size_text(out, in->census.bytes + kv + state);
         buf_addf(out, " at %lld tokens", (long long)in->ctx);
     } else {
-        buf_addz(out, "; keys and values: config.json does not say enough");
+        buf_addz(out, "; keys and values: this family, or this form of it, is not known");
     }
     buf_addc(out, '\n');
 }
@@ -209,7 +214,7 @@ static void json_tensors(struct jw *w, const struct census *c)
 static void write_json(const struct inspect *in, bool tensors, struct buf *out)
 {
     struct jw w;
-    int64_t kv = inspect_kv_bytes(&in->facts, in->ctx);
+    int64_t kv = inspect_kv_bytes(&in->facts, in->ctx), state = inspect_state_bytes(&in->facts);
     jw_init(&w, out);
     jw_obj(&w);
     json_facts(&w, in);
@@ -222,7 +227,8 @@ static void write_json(const struct inspect *in, bool tensors, struct buf *out)
     json_number_or_null(&w, "kv_token_bytes", inspect_kv_bytes(&in->facts, 1));
     json_number_or_null(&w, "memory_context", in->ctx);
     json_number_or_null(&w, "kv_bytes", kv);
-    json_number_or_null(&w, "memory_bytes", kv >= 0 ? in->census.bytes + kv : -1);
+    json_number_or_null(&w, "state_bytes", kv >= 0 ? state : -1);
+    json_number_or_null(&w, "memory_bytes", kv >= 0 ? in->census.bytes + kv + state : -1);
     if (tensors)
         json_tensors(&w, &in->census);
     jw_obj_end(&w);

@@ -5,8 +5,11 @@
 #include "cli/inspect_facts.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
+#include "model/model.h"
 #include "tmpl/chat.h"
 
 #define CONFIG_BYTES_MAX    ((size_t)16 << 20)
@@ -51,7 +54,6 @@ static enum qn_status read_sizes(struct inspect_facts *f, const struct json *c, 
         {"head_dim", &f->head_dim, -1},
         {"vocab_size", &f->vocab, -1},
         {"max_position_embeddings", &f->context, -1},
-        {"sliding_window", &f->window, 0},
         {"num_experts_per_tok", &f->experts_used, 0},
     };
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
@@ -68,56 +70,55 @@ static enum qn_status read_sizes(struct inspect_facts *f, const struct json *c, 
     return QN_OK;
 }
 
-/* Which layers keep keys and values, and how much each keeps for one token. */
-static enum qn_status read_kv(struct inspect_facts *f, const struct json *c, struct qn_err *err)
+/* What the layers keep for a token, from the family itself, which alone knows. A config.json that it
+ * refuses (or a family that quern does not have) can still be looked at, without this. */
+static enum qn_status read_kv(struct inspect_facts *f, struct qn_err *err)
 {
-    int32_t rank, rope, shared;
-    QN_TRY(json_opt_i32(c, WHAT, "kv_lora_rank", 0, 0, INT32_MAX, &rank, err));
-    QN_TRY(json_opt_i32(c, WHAT, "qk_rope_head_dim", 0, 0, INT32_MAX, &rope, err));
-    /* the last `shared` layers read the keys and values of earlier ones */
-    QN_TRY(json_opt_i32(c, WHAT, "num_kv_shared_layers", 0, 0, INT32_MAX, &shared, err));
-    int32_t own = f->layers > shared ? f->layers - shared : f->layers;
-    f->kv_layers = own;
-    f->kv_layer_bytes = -1;
-    if (rank > 0) /* latent attention keeps one compressed row for all heads */
-        f->kv_layer_bytes = 2 * ((int64_t)rank + rope);
-    else if (f->kv_heads > 0 && f->head_dim > 0 &&
-             __builtin_mul_overflow((int64_t)f->kv_heads * 4, f->head_dim, &f->kv_layer_bytes))
-        f->kv_layer_bytes = -1;
-    f->kv_full_bytes = f->kv_layer_bytes;
-    if (json_has(c, "global_head_dim")) { /* full layers have heads of their own size */
-        int32_t d, heads;
-        bool equal;
-        QN_TRY(json_opt_i32(c, WHAT, "global_head_dim", 0, 0, 1 << 16, &d, err));
-        QN_TRY(json_opt_bool(c, WHAT, "attention_k_eq_v", false, &equal, err));
-        QN_TRY(json_opt_i32(c, WHAT, "num_global_key_value_heads", f->kv_heads, 0, 1 << 16, &heads,
-                            err));
-        if (d > 0 && f->kv_heads > 0 && f->kv_heads <= 1 << 16)
-            f->kv_full_bytes = (int64_t)(equal ? heads : f->kv_heads) * 4 * d;
+    struct model m = {.family = family_find(f->family)};
+    struct qn_err refused;
+    if (!m.family)
+        return QN_OK;
+    enum qn_status st = m.family->config(&m, f->config, &refused);
+    int32_t n = m.n_kv ? m.n_kv : m.n_layer;
+    f->kv = st == QN_OK ? malloc((size_t)n * sizeof *f->kv) : NULL;
+    if (f->kv) {
+        memcpy(f->kv, m.kv, (size_t)n * sizeof *f->kv);
+        f->n_kv = n;
+        f->layers = m.n_layer;
+        f->context = m.n_ctx_max;
     }
-    const struct json *types = json_get(c, "layer_types");
-    if (json_type(types) == JSON_ARR && f->layers > 0) {
-        f->kv_layers = 0;
-        for (size_t i = 0; i < json_len(types) && i < (size_t)own; i++) {
-            struct str t = json_str(json_at(types, i));
-            f->kv_layers += str_eqz(t, "full_attention") || str_eqz(t, "sliding_attention");
-            f->sliding_layers += str_eqz(t, "sliding_attention");
+    m.family->free(&m);
+    if (st == QN_OK && !f->kv)
+        QN_FAIL(err, QN_NO_MEMORY, "inspect", "out of memory for %d layers", n);
+    for (int32_t i = 0; i < f->n_kv; i++)
+        if (f->kv[i].n_head && f->kv[i].window) {
+            f->sliding_layers++;
+            f->window = f->kv[i].window;
         }
-    }
-    if (f->window <= 0)
-        f->sliding_layers = 0;
     return QN_OK;
 }
 
 int64_t inspect_kv_bytes(const struct inspect_facts *f, int64_t n)
 {
-    if (f->kv_layer_bytes < 0 || f->kv_layers < 0 || n < 0)
+    int64_t sum = 0;
+    if (!f->kv || n < 0)
         return -1;
-    int64_t near = n < f->window ? n : f->window, full, sliding, sum;
-    if (__builtin_mul_overflow(f->kv_full_bytes * (f->kv_layers - f->sliding_layers), n, &full) ||
-        __builtin_mul_overflow(f->kv_layer_bytes * f->sliding_layers, near, &sliding) ||
-        __builtin_add_overflow(full, sliding, &sum))
-        return -1;
+    for (int32_t i = 0; i < f->n_kv; i++) {
+        const struct kv_layer *l = &f->kv[i];
+        int64_t bytes, token = 2 * (int64_t)l->n_head * (l->dk + (l->latent ? 0 : l->dv));
+        if (__builtin_mul_overflow(token, l->window && l->window < n ? l->window : n, &bytes) ||
+            __builtin_add_overflow(sum, bytes, &sum))
+            return -1;
+    }
+    return sum;
+}
+
+int64_t inspect_state_bytes(const struct inspect_facts *f)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < f->n_kv; i++)
+        if (f->kv[i].delta.n_v)
+            sum += (int64_t)(delta_state_floats(&f->kv[i].delta) * sizeof(float));
     return sum;
 }
 
@@ -139,7 +140,7 @@ static enum qn_status read_config(const char *dir, struct inspect_facts *f, stru
     if (json_type(f->quantization) != JSON_OBJ)
         f->quantization = NULL;
     QN_TRY(read_sizes(f, c, err));
-    return read_kv(f, c, err);
+    return read_kv(f, err);
 }
 
 static enum qn_status take_eos(struct inspect_facts *f, const struct json *v, const char *what,
@@ -238,5 +239,6 @@ enum qn_status inspect_facts_read(const char *dir, struct inspect_facts *f, stru
 void inspect_facts_free(struct inspect_facts *f)
 {
     json_free(f->config);
+    free(f->kv);
     *f = (struct inspect_facts){0};
 }

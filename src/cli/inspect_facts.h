@@ -6,6 +6,7 @@
 #define CLI_INSPECT_FACTS_H
 
 #include "base/json.h"
+#include "exec/exec.h"
 
 #define EOS_MAX 32
 
@@ -17,10 +18,9 @@ struct inspect_facts {
     int32_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, context;
     int32_t experts, experts_used; /* 0 = dense */
     int32_t window;                /* sliding layers' tokens; 0 = none */
-    int32_t sliding_layers;        /* of `kv_layers` */
-    int32_t kv_layers;             /* layers that keep keys and values for each token */
-    int64_t kv_layer_bytes; /* bytes per token in one of those layers, bfloat16; -1 unknown */
-    int64_t kv_full_bytes;  /* the same in one without a window */
+    int32_t sliding_layers;        /* layers that keep only so many */
+    struct kv_layer *kv;           /* [n_kv] what each layer keeps; owned; NULL = not known */
+    int32_t n_kv;
     int64_t eos[EOS_MAX];
     int n_eos;
     bool has_tokenizer;
@@ -30,7 +30,10 @@ struct inspect_facts {
 
 enum qn_status inspect_facts_read(const char *dir, struct inspect_facts *f, struct qn_err *err);
 void inspect_facts_free(struct inspect_facts *f);
-/* Bytes of keys and values at n tokens; -1 when the config does not say enough. */
+/* Bytes of keys and values in bfloat16 at n tokens, of windows what they hold of them; -1 when the
+ * family is not known or refuses this config.json. */
 int64_t inspect_kv_bytes(const struct inspect_facts *f, int64_t n);
+/* Bytes of recurrent state a conversation carries, whatever its length; 0 = none. */
+int64_t inspect_state_bytes(const struct inspect_facts *f);
 
 #endif

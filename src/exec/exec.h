@@ -134,6 +134,13 @@ static inline int32_t delta_channels(const struct delta_shape *d)
     return 2 * d->n_k * d->dk + d->n_v * d->dv;
 }
 
+/* Floats of its state: inputs the convolution still sees, and a matrix for each value head. */
+static inline size_t delta_state_floats(const struct delta_shape *d)
+{
+    return (size_t)(d->taps - 1) * (size_t)delta_channels(d) +
+           (size_t)d->n_v * (size_t)d->dk * (size_t)d->dv;
+}
+
 struct kv_layer {
     int32_t n_head, dk, dv;   /* n_head 0: no keys and values; dv 0: keys only */
     bool latent;              /* the one head's value is the first dv of its key: kept once */

@@ -19,13 +19,6 @@
 
 enum { FREE_MAX_BYTES = 64 << 20 };
 
-/* Floats of a layer's recurrent state. */
-static size_t state_floats(const struct delta_shape *d)
-{
-    return (size_t)(d->taps - 1) * (size_t)delta_channels(d) +
-           (size_t)d->n_v * (size_t)d->dk * (size_t)d->dv;
-}
-
 static bool head_fits(int32_t d, int32_t max)
 {
     return d >= 16 && d <= max && d % 16 == 0;
@@ -114,7 +107,7 @@ static enum qn_status place_layer(struct kv_store *kv, const struct kv_layer *l,
     if (l->delta.n_v) {
         QN_ASSERT(!l->n_head); /* one offset serves either */
         kv->layer_off[i] = kv->state_bytes;
-        kv->state_bytes += state_floats(&l->delta) * sizeof(float);
+        kv->state_bytes += delta_state_floats(&l->delta) * sizeof(float);
         return QN_OK;
     }
     enum kv_type type = l->form.k_bits ? KV_CODED : kv->type;
