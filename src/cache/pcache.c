@@ -8,6 +8,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "cache/heads.h"
 #include "cache/tier.h"
 #include "exec/kv.h"
 #include "model/engine.h"
@@ -21,6 +22,8 @@ struct qn_cache {
     struct qn_engine *e;
     struct exec *ex;
     struct ptree *tree;
+    struct heads *heads; /* of the draft head; NULL = none */
+    double heads_share;  /* of all bytes */
     int64_t bytes_max;
     int32_t interval;
     struct tier *disk; /* NULL = none */
@@ -127,6 +130,18 @@ static int32_t choose_interval(const struct qn_cache *c)
     return (int32_t)(n + 63) / 64 * 64;
 }
 
+/* The draft head's part of the bytes: what a line takes there, of what it takes in all. */
+static double choose_share(const struct qn_cache *c)
+{
+    struct exec *ex = engine_mtp_exec(c->e);
+    if (!ex)
+        return 0;
+    double model = (double)kv_full_token_bytes(c->ex) * c->interval + (double)kv_end_bytes(c->ex);
+    double head = (double)kv_full_token_bytes(ex) * c->interval +
+                  (double)engine_mtp_width(c->e) * (double)sizeof(float);
+    return head / (head + model);
+}
+
 enum qn_status qn_cache_create(struct qn_engine *e, const struct qn_cache_params *p,
                                struct qn_cache **out, struct qn_err *err)
 {
@@ -141,9 +156,13 @@ enum qn_status qn_cache_create(struct qn_engine *e, const struct qn_cache_params
     c->ex = engine_exec(e);
     c->bytes_max = p->bytes;
     c->interval = p->interval ? p->interval : choose_interval(c);
-    enum qn_status st = ptree_create(&part_ops, c->ex, p->bytes, &c->tree, err);
+    c->heads_share = choose_share(c);
+    int64_t for_heads = (int64_t)((double)p->bytes * c->heads_share);
+    enum qn_status st = ptree_create(&part_ops, c->ex, p->bytes - for_heads, &c->tree, err);
+    if (st == QN_OK)
+        st = heads_create(e, for_heads, &c->heads, err);
     if (st != QN_OK) {
-        free(c);
+        qn_cache_free(c);
         return st;
     }
     *out = c;
@@ -155,6 +174,7 @@ void qn_cache_free(struct qn_cache *c)
     if (!c)
         return;
     tier_close(c->disk);
+    heads_free(c->heads);
     ptree_free(c->tree);
     free(c);
 }
@@ -203,7 +223,9 @@ enum qn_status qn_cache_seq(struct qn_cache *c, const struct qn_line *line, stru
         QN_TRY(kv_seq_from(c->ex, &chain, f.n_usable, &kv, err));
     else
         QN_TRY(kv_seq_create(c->ex, &kv, err));
-    return engine_seq_wrap(c->e, kv, out, err);
+    QN_TRY(engine_seq_wrap(c->e, kv, out, err));
+    heads_resume(c->heads, line, *out);
+    return QN_OK;
 }
 
 enum qn_status qn_cache_keep(struct qn_cache *c, const struct qn_line *line, struct qn_seq *s,
@@ -215,13 +237,16 @@ enum qn_status qn_cache_keep(struct qn_cache *c, const struct qn_line *line, str
     if (!c->bytes_max)
         return QN_OK;
     struct ptree_line l = {line->ns, line->ids, line->n_ids};
+    heads_keep(c->heads, line, s);
     return ptree_keep(c->tree, &l, engine_seq_kv(s), err);
 }
 
 void qn_cache_trim(struct qn_cache *c, int64_t bytes)
 {
-    if (bytes < c->bytes_max)
-        ptree_trim(c->tree, bytes);
+    bool all = bytes < c->bytes_max;
+    heads_trim(c->heads, all ? (int64_t)((double)bytes * c->heads_share) : INT64_MAX);
+    if (all)
+        ptree_trim(c->tree, bytes - heads_bytes_idle(c->heads));
     else
         ptree_settle(c->tree);
 }
@@ -308,7 +333,7 @@ void qn_cache_stats(const struct qn_cache *c, struct qn_cache_stats *out)
     struct ptree_stats s;
     ptree_stats(c->tree, &s);
     *out = (struct qn_cache_stats){
-        .bytes = kv_bytes_idle(c->ex),
+        .bytes = kv_bytes_idle(c->ex) + heads_bytes_idle(c->heads),
         .bytes_max = c->bytes_max,
         .nodes = s.n_node,
         .tokens = s.n_token,

@@ -434,8 +434,11 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
                               .chunk = (int32_t)o->chunk};
     if (sp.n_lane > lm.max_rows)
         sp.n_lane = lm.max_rows;
-    const struct draft_target dt = {
-        .lm = &lm, .tok = s->engine.tok, .threads = o->threads, .isolate = o->isolate};
+    const struct draft_target dt = {.lm = &lm,
+                                    .tok = s->engine.tok,
+                                    .threads = o->threads,
+                                    .cache_bytes = ep.cache_bytes,
+                                    .isolate = o->isolate};
     QN_TRY(draft_opts_open(&o->draft, &dt, &s->draft, &sp.spec, err));
     QN_TRY(plan_memory(o, s, &sp, err));
     s->cache_bytes = sp.kv_budget && ep.cache_bytes > sp.kv_budget ? sp.kv_budget : ep.cache_bytes;

@@ -46,8 +46,10 @@ static enum qn_status open_draft(const struct draft_opts *o, const struct draft_
     struct buf dir = BUF_INIT;
     enum qn_status st = model_arg_find(o->model, &dir, err);
     if (st == QN_OK) {
-        const struct served_params p = {
-            .dir = buf_z(&dir), .threads = t->threads, .isolate = t->isolate};
+        const struct served_params p = {.dir = buf_z(&dir),
+                                        .threads = t->threads,
+                                        .isolate = t->isolate,
+                                        .cache_bytes = t->cache_bytes / 5};
         st = served_open(&p, draft, err);
     }
     if (st == QN_OK)

@@ -55,7 +55,7 @@ enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o);
 struct draft_target {
     const struct lm *lm;
     const struct tok *tok;
-    int64_t threads;
+    int64_t threads, cache_bytes; /* of its prompt cache; a fifth as much is the draft model's */
     bool isolate;
 };
 /* Opens the draft model, if one is asked for, into *draft (to be closed behind the scheduler, also

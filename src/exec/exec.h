@@ -111,6 +111,11 @@ int32_t kept_first(const struct kept *k);
 int32_t kept_end(const struct kept *k);
 /* Positions [pos, pos+n), all there, into rows [row, row+n) of t, which then has row+n rows. */
 void kept_get(const struct kept *k, int32_t pos, int32_t n, struct tensor *t, int32_t row);
+/* The row of one position, which is there: out, or in as kept_add does it. [cols] */
+void kept_read(const struct kept *k, int32_t pos, float *row);
+void kept_put(struct kept *k, int32_t pos, const float *row);
+/* What `from` holds, in a k of the same size. */
+void kept_copy(struct kept *k, const struct kept *from);
 
 /* ---- rotary embedding ----------------------------------------------------------------------- */
 

@@ -56,9 +56,9 @@ static void drop_front(struct kept *k, int32_t n)
     memmove(k->p, (char *)k->p + (size_t)n * row, (size_t)k->n * row);
 }
 
-void kept_add(struct kept *k, const struct tensor *t, int32_t row, int32_t n, int32_t pos)
+/* n rows of floats that lie behind each other. */
+static void add_rows(struct kept *k, const float *rows, int32_t n, int32_t pos)
 {
-    QN_ASSERT(t->cols == k->cols && row >= 0 && n >= 1 && row + n <= t->rows);
     if (k->n && pos != k->first + k->n)
         k->n = 0;
     if (!k->n)
@@ -66,13 +66,37 @@ void kept_add(struct kept *k, const struct tensor *t, int32_t row, int32_t n, in
     if (n > k->cap) {
         k->first += k->n + n - k->cap;
         k->n = 0;
-        row += n - k->cap;
+        rows += (size_t)(n - k->cap) * (size_t)k->cols;
         n = k->cap;
     } else if (k->n + n > k->cap)
         drop_front(k, k->n + n - k->cap);
-    memcpy(k->p + (size_t)k->n * (size_t)k->cols, t->p + (size_t)row * (size_t)t->cols,
-           (size_t)n * (size_t)k->cols * sizeof *k->p);
+    memcpy(k->p + (size_t)k->n * (size_t)k->cols, rows, (size_t)n * (size_t)k->cols * sizeof *k->p);
     k->n += n;
+}
+
+void kept_add(struct kept *k, const struct tensor *t, int32_t row, int32_t n, int32_t pos)
+{
+    QN_ASSERT(t->cols == k->cols && row >= 0 && n >= 1 && row + n <= t->rows);
+    add_rows(k, t->p + (size_t)row * (size_t)t->cols, n, pos);
+}
+
+void kept_put(struct kept *k, int32_t pos, const float *row)
+{
+    add_rows(k, row, 1, pos);
+}
+
+void kept_read(const struct kept *k, int32_t pos, float *row)
+{
+    QN_ASSERT(pos >= k->first && pos < k->first + k->n);
+    memcpy(row, k->p + (size_t)(pos - k->first) * (size_t)k->cols, (size_t)k->cols * sizeof *k->p);
+}
+
+void kept_copy(struct kept *k, const struct kept *from)
+{
+    QN_ASSERT(k->cols == from->cols && k->cap == from->cap);
+    k->first = from->first;
+    k->n = from->n;
+    memcpy(k->p, from->p, (size_t)k->n * (size_t)k->cols * sizeof *k->p);
 }
 
 void kept_truncate(struct kept *k, int32_t pos)

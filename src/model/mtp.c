@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/cpu.h"
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "exec/kv.h"
@@ -109,22 +110,25 @@ bool qn_mtp_available(const struct qn_engine *e)
 /* ---- contexts --------------------------------------------------------------------------------
  */
 
-enum qn_status qn_mtp_create(struct qn_seq *seq, struct qn_mtp **out, struct qn_err *err)
+/* kv NULL: an empty one; else it is taken, also on failure. */
+static enum qn_status create(struct qn_seq *seq, struct kv_seq *kv, struct qn_mtp **out,
+                             struct qn_err *err)
 {
     struct qn_engine *e = seq->e;
-    if (!e->draft.ex)
-        QN_FAIL(err, QN_UNSUPPORTED, "mtp", "no draft head is loaded for this model");
-    if (seq->mtp)
-        QN_FAIL(err, QN_BAD_INPUT, "mtp", "this sequence has a draft context already");
-    struct qn_mtp *m = calloc(1, sizeof *m);
-    if (!m)
+    struct qn_mtp *m = fault_point("mtp.alloc") ? NULL : calloc(1, sizeof *m);
+    enum qn_status st = QN_OK;
+    if (!m) {
+        kv_seq_free(e->draft.ex, kv);
         QN_FAIL(err, QN_NO_MEMORY, "mtp", "out of memory");
-    enum qn_status st = kv_seq_create(e->draft.ex, &m->kv, err);
+    }
+    m->kv = kv;
+    m->seq = seq;
+    if (!kv)
+        st = kv_seq_create(e->draft.ex, &m->kv, err);
     if (st == QN_OK)
         st = kept_create(e->ex, e->model.n_embd, 2 * MAX_ROWS, &m->states, err);
     if (st == QN_OK)
         st = kept_create(e->ex, e->model.n_embd, 1, &m->own, err);
-    m->seq = seq;
     if (st != QN_OK) {
         qn_mtp_free(m);
         return st;
@@ -133,6 +137,15 @@ enum qn_status qn_mtp_create(struct qn_seq *seq, struct qn_mtp **out, struct qn_
     kept_truncate(m->states, m->next);
     seq->mtp = *out = m;
     return QN_OK;
+}
+
+enum qn_status qn_mtp_create(struct qn_seq *seq, struct qn_mtp **out, struct qn_err *err)
+{
+    if (!seq->e->draft.ex)
+        QN_FAIL(err, QN_UNSUPPORTED, "mtp", "no draft head is loaded for this model");
+    if (seq->mtp)
+        QN_FAIL(err, QN_BAD_INPUT, "mtp", "this sequence has a draft context already");
+    return create(seq, NULL, out, err);
 }
 
 void qn_mtp_free(struct qn_mtp *m)
@@ -173,6 +186,67 @@ int64_t qn_mtp_bytes(const struct qn_engine *e, int32_t n_tokens)
 {
     int64_t rows = (int64_t)(2 * MAX_ROWS + 1) * e->model.n_embd * (int64_t)sizeof(float);
     return e->draft.ex ? rows + kv_seq_bytes(e->draft.ex, n_tokens) : 0;
+}
+
+/* ---- contexts that go on from others' ---------------------------------------------------------
+ */
+
+struct exec *engine_mtp_exec(const struct qn_engine *e)
+{
+    return e->draft.ex;
+}
+
+int32_t engine_mtp_width(const struct qn_engine *e)
+{
+    return e->model.n_embd;
+}
+
+struct kv_seq *engine_mtp_kv(const struct qn_mtp *m)
+{
+    return m->kv;
+}
+
+int32_t engine_mtp_rows(const struct qn_mtp *m)
+{
+    return m->n_true == m->next ? m->n_true : -1;
+}
+
+bool engine_mtp_state(const struct qn_mtp *m, int32_t pos, float *state)
+{
+    bool there = pos >= kept_first(m->states) && pos < kept_end(m->states);
+    if (there)
+        kept_read(m->states, pos, state);
+    return there;
+}
+
+enum qn_status engine_mtp_resume(struct qn_seq *seq, struct kv_seq *kv, const float *state,
+                                 struct qn_err *err)
+{
+    struct qn_mtp *m;
+    int32_t rows = kv_seq_len(kv);
+    QN_ASSERT(seq->e->draft.ex && !seq->mtp && rows <= qn_seq_len(seq));
+    QN_TRY(create(seq, kv, &m, err));
+    m->n_true = rows;
+    if (!state)
+        return QN_OK;
+    QN_ASSERT(rows == m->next - 1);
+    m->next = rows;
+    kept_put(m->states, rows, state);
+    return QN_OK;
+}
+
+enum qn_status engine_mtp_fork(struct qn_seq *src, struct qn_seq *dst, struct qn_err *err)
+{
+    struct qn_mtp *from = src->mtp, *m;
+    struct kv_seq *kv;
+    if (!from)
+        return QN_OK;
+    QN_TRY(kv_seq_fork(src->e->draft.ex, from->kv, from->n_true, &kv, err));
+    QN_TRY(create(dst, kv, &m, err));
+    m->next = from->next;
+    m->n_true = from->n_true;
+    kept_copy(m->states, from->states);
+    return QN_OK;
 }
 
 /* Row p took the token at p+1: of the first n tokens, n-1 rows stay. */

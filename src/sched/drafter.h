@@ -43,6 +43,17 @@ struct drafter_ops {
      * May be NULL. */
     enum qn_status (*fed)(void *self, void *ctx, const int32_t *ids, int32_t n_fed,
                           struct qn_err *err);
+    /* fed is told of answers too, once so many of their tokens are new to it; 0 = never. */
+    int32_t lag;
+    /* The sequence of a context just opened began with the line's first n tokens (line: those and
+     * the next, where there is one), computed before: the context may have kept something too. May
+     * be NULL. */
+    void (*resume)(void *self, void *ctx, const struct qn_line *line, int32_t n);
+    /* The sequence, which holds the line, is being kept for others to go on from. May be NULL. */
+    void (*keep)(void *self, void *ctx, const struct qn_line *line);
+    /* Gives back memory of what was kept until it is at most so many bytes; returns how many it
+     * then is. May be NULL. */
+    int64_t (*trim)(void *self, int64_t bytes);
     /* Memory for a generation of n tokens beside its sequence; NULL: none worth planning. Any
      * thread. */
     int64_t (*bytes)(const void *self, int32_t n_tokens);

@@ -1,5 +1,6 @@
 /* lm_engine.c - the engine behind the scheduler's table of functions; see lm.h. */
 #include "base/err.h"
+#include "model/engine.h"
 #include "sched/lm.h"
 
 static enum qn_status seq_create(void *self, void **seq, struct qn_err *err)
@@ -35,7 +36,7 @@ static int64_t seq_bytes(const void *self, int32_t n)
 static enum qn_status mtp_open(void *self, void *seq, struct qn_err *err)
 {
     struct qn_mtp *m;
-    return qn_mtp_create(seq, &m, err);
+    return qn_seq_mtp(seq) ? QN_OK : qn_mtp_create(seq, &m, err); /* from the cache: has one */
 }
 
 static enum qn_status mtp_step(void *self, struct lm_mtp_item *items, int32_t n, struct qn_err *err)
@@ -51,7 +52,10 @@ static int64_t step_bytes(const void *self, int32_t n_logits)
 static enum qn_status seq_fork(void *self, void *seq, void **out, struct qn_err *err)
 {
     struct qn_seq *q = NULL;
+    struct qn_err ignored;
     enum qn_status st = qn_seq_fork(seq, qn_seq_len(seq), &q, err);
+    if (st == QN_OK)
+        engine_mtp_fork(seq, q, &ignored); /* without memory there are no guesses */
     *out = q;
     return st;
 }
@@ -126,6 +130,9 @@ static enum qn_status cache_seq(void *self, const struct qn_line *line, void **s
 static void cache_keep(void *self, const struct qn_line *line, void *seq)
 {
     struct qn_err ignored;
+    struct lm_mtp_item it = {.seq = seq, .ids = line->ids, .n_ids = line->n_ids};
+    if (qn_seq_mtp(seq)) /* its draft head takes what it has not taken yet */
+        lm_mtp_run(qn_cache_engine(self), &it, 1, &ignored);
     qn_cache_keep(self, line, seq, &ignored);
 }
 

@@ -160,9 +160,9 @@ static void prompt_chunk(struct sched *s, struct gen *g, const struct qn_step_it
         return;
     }
     g->n_fed += item->n_ids;
+    spec_fed(s->spec, g); /* before it is kept, with what the drafter makes of it */
     sched_keep(s, g);
     told(s, g);
-    spec_fed(s->spec, g);
     if (g->n_fed < g->n_ids)
         return;
     float *last = item->logits + (size_t)(item->n_logits - 1) * (size_t)s->lm.n_vocab;

@@ -29,7 +29,8 @@ struct spec_gen {
     struct spec_odds sure, place; /* by sureness; by place in the window */
     int32_t out[SPEC_DRAFT_MAX];
     uint8_t level[SPEC_DRAFT_MAX];
-    int32_t n; /* guesses of this round */
+    int32_t n;     /* guesses of this round */
+    int32_t n_fed; /* tokens that the drafter has heard of */
 };
 
 struct spec {
@@ -172,8 +173,27 @@ void spec_begin(struct spec *sp, struct gen *g)
     g->spec = fault_point("sched.alloc") ? NULL : calloc(1, sizeof *g->spec);
     if (!g->spec)
         return;
-    if (sp->ops->open(sp->self, g->seq, &g->spec->ctx, &err) != QN_OK)
+    if (sp->ops->open(sp->self, g->seq, &g->spec->ctx, &err) != QN_OK) {
         do_without(sp, g, &err);
+        return;
+    }
+    g->spec->n_fed = g->n_fed;
+    if (sp->ops->resume && g->n_fed > 0 && !g->p.cache_off) {
+        int32_t n = g->n_fed < g->n_ids ? g->n_fed + 1 : g->n_ids;
+        const struct qn_line line = {g->cache_ns, g->ids, n};
+        sp->ops->resume(sp->self, g->spec->ctx, &line, g->n_fed);
+    }
+}
+
+void spec_keep(struct spec *sp, struct gen *g, const struct qn_line *line)
+{
+    if (sp && g->spec && sp->ops->keep)
+        sp->ops->keep(sp->self, g->spec->ctx, line);
+}
+
+int64_t spec_trim(struct spec *sp, int64_t bytes)
+{
+    return sp && sp->ops->trim ? sp->ops->trim(sp->self, bytes) : 0;
 }
 
 void spec_end(struct spec *sp, struct gen *g)
@@ -191,8 +211,18 @@ void spec_fed(struct spec *sp, struct gen *g)
     struct qn_err err = {0};
     if (!sp || !g->spec || !sp->ops->fed)
         return;
+    g->spec->n_fed = g->n_fed;
     if (sp->ops->fed(sp->self, g->spec->ctx, g->ids, g->n_fed, &err) != QN_OK)
         do_without(sp, g, &err);
+}
+
+/* Drafters that follow are not left behind by answers that have no guesses for long. False: g has
+ * no context. */
+static bool follow(struct spec *sp, struct gen *g)
+{
+    if (g->spec && sp->ops->lag > 0 && g->n_fed - g->spec->n_fed >= sp->ops->lag)
+        spec_fed(sp, g);
+    return g->spec != NULL;
 }
 
 /* ---- planning ------------------------------------------------------------------------------- */
@@ -282,8 +312,10 @@ static bool guess(struct spec *sp, int32_t n)
         log_line(LOG_WARN, "sched", "no guesses for a step: %s", err.msg);
     sp->warned |= st != QN_OK;
     for (int32_t i = 0; i < n_asked; i++) {
+        struct gen *g = asked[i]->ctx;
         asked[i]->n = st == QN_OK ? work[i].n : 0;
-        ((struct gen *)asked[i]->ctx)->spec->n = asked[i]->n;
+        g->spec->n = asked[i]->n;
+        g->spec->n_fed = g->n_fed;
     }
     return st == QN_OK;
 }
@@ -294,7 +326,7 @@ static int32_t gather(struct spec *sp, struct gen **who, int32_t n)
     int32_t n_draft = 0;
     for (int32_t i = 0; i < n; i++) {
         struct gen *g = who[i];
-        if (g->phase != PHASE_DECODE || !g->spec)
+        if (g->phase != PHASE_DECODE || !follow(sp, g))
             continue;
         g->spec->n = 0;
         sp->item_of[n_draft] = i;

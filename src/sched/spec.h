@@ -60,6 +60,12 @@ const char *spec_name(const struct spec *sp); /* of the kind; NULL = none */
 /* g has got a sequence; it is about to lose it. Without memory it goes on without guesses. */
 void spec_begin(struct spec *sp, struct gen *g);
 void spec_end(struct spec *sp, struct gen *g);
+/* The line, which g's sequence holds, is being kept for others to go on from. */
+struct qn_line;
+void spec_keep(struct spec *sp, struct gen *g, const struct qn_line *line);
+/* What was kept beside the prompt cache gives memory back down to so many bytes; returns those it
+ * then has. */
+int64_t spec_trim(struct spec *sp, int64_t bytes);
 /* g's sequence has taken a chunk of its prompt. */
 void spec_fed(struct spec *sp, struct gen *g);
 /* Puts guesses behind the tokens of the planned answers (items of one token and one row of logits,

@@ -82,17 +82,15 @@ static void close_follower(void *self, void *ctx)
     free(f);
 }
 
-/* Guesses that turned out wrong are taken back; the sequence then holds true tokens only. */
+/* Guesses that turned out wrong are taken back; the sequence then holds true tokens only, at most
+ * the first n_ids. */
 static enum qn_status settle(struct spec_model *m, struct follower *f, const int32_t *ids,
                              int32_t n_ids, struct qn_err *err)
 {
     int32_t n_true = f->n - f->n_own, right = 0;
     while (right < f->n_own && n_true + right < n_ids && f->own[right] == ids[n_true + right])
         right++;
-    /* The last token has to be read for its logits. */
-    if (n_true + right >= n_ids)
-        right = n_ids - 1 - n_true;
-    int32_t n = n_true + right;
+    int32_t n = n_true + right < n_ids ? n_true + right : n_ids;
     if (n < f->n && m->lm.ops->seq_truncate(m->lm.self, f->seq, n, err) != QN_OK) {
         m->copies = m->lm.ops->seq_fork != NULL;
         m->lm.ops->seq_free(m->lm.self, f->seq);
@@ -195,7 +193,7 @@ static enum qn_status draft(void *self, struct draft *d, int32_t n, struct qn_er
         d[i].n = 0;
         if (!f->seq)
             continue;
-        QN_TRY(settle(m, f, d[i].ids, d[i].n_ids, err));
+        QN_TRY(settle(m, f, d[i].ids, d[i].n_ids - 1, err)); /* the last is read for its logits */
         if (!can_read(m, &d[i]))
             continue;
         QN_TRY(read_on(m, f, d[i].ids, d[i].n_ids, 2, err)); /* so that the first step is small */
@@ -223,6 +221,54 @@ static enum qn_status fed(void *self, void *ctx, const int32_t *ids, int32_t n_f
     return read_on(m, f, ids, n_fed, 0, err);
 }
 
+/* The beginning of a sequence from the draft model's own prompt cache, which keeps what is kept of
+ * the target. */
+static void resume(void *self, void *ctx, const struct qn_line *line, int32_t n)
+{
+    struct spec_model *m = self;
+    struct follower *f = ctx;
+    struct lm_reuse r = {0};
+    struct qn_err ignored;
+    void *seq = NULL;
+    if (!m->lm.ops->cache_seq || !f->seq || f->n > 0)
+        return;
+    for (int32_t i = 0; i < line->n_ids; i++)
+        if (line->ids[i] >= m->lm.n_vocab)
+            return;
+    if (line->n_ids > m->lm.n_ctx ||
+        m->lm.ops->cache_seq(m->lm.self, line, &seq, &r, &ignored) != QN_OK)
+        return;
+    m->lm.ops->seq_free(m->lm.self, f->seq);
+    f->seq = seq;
+    f->n = r.n_have;
+}
+
+static void keep(void *self, void *ctx, const struct qn_line *line)
+{
+    struct spec_model *m = self;
+    struct follower *f = ctx;
+    struct qn_err ignored;
+    if (!m->lm.ops->cache_keep || !f->seq ||
+        settle(m, f, line->ids, line->n_ids, &ignored) != QN_OK || f->n == 0)
+        return;
+    const struct qn_line own = {line->ns, line->ids, f->n};
+    m->lm.ops->cache_keep(m->lm.self, &own, f->seq);
+}
+
+static int64_t trim(void *self, int64_t most)
+{
+    struct spec_model *m = self;
+    struct qn_cache_stats st = {0};
+    if (!m->lm.ops->cache_seq)
+        return 0;
+    m->lm.ops->cache_stats(m->lm.self, &st);
+    if (st.bytes > most) {
+        m->lm.ops->cache_trim(m->lm.self, most);
+        m->lm.ops->cache_stats(m->lm.self, &st);
+    }
+    return st.bytes;
+}
+
 static int64_t bytes(const void *self, int32_t n_tokens)
 {
     const struct spec_model *m = self;
@@ -239,6 +285,9 @@ const struct drafter_ops drafter_model = {
     .close = close_follower,
     .draft = draft,
     .fed = fed,
+    .resume = resume,
+    .keep = keep,
+    .trim = trim,
     .bytes = bytes,
     .free = free_model,
 };

@@ -57,6 +57,7 @@ const struct drafter_ops drafter_mtp = {
     .name = "mtp",
     .n_draft = 6,
     .costs = true,
+    .lag = 64,
     .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},
     .open = open,
     .draft = draft,

@@ -1,0 +1,44 @@
+/*
+ * heads.h - the draft head's part of an engine's prompt cache: the head's own keys and values for
+ * lines that were kept, and the model's state where each of them ended, so that a sequence that
+ * begins in the cache has guesses as good as one that computed everything. A tree of its own beside
+ * the model's: what is missing here costs guesses, never tokens.
+ *
+ * Row p of the head takes the model's state at p and token p+1, so a line of n tokens has n-1 rows;
+ * its key is its tokens from the second on, in a namespace that has the first.
+ *
+ * The scheduler's thread.
+ */
+#ifndef CACHE_HEADS_H
+#define CACHE_HEADS_H
+
+#include "cache/ptree.h"
+#include "quern.h"
+
+struct heads;
+
+/* *out is NULL when the engine has no head. At most `bytes` stay idle. */
+enum qn_status heads_create(struct qn_engine *e, int64_t bytes, struct heads **out,
+                            struct qn_err *err);
+void heads_free(struct heads *h); /* NULL is fine here and below */
+
+/* s, which holds a part of the line from the cache, gets a context with the rows that are there.
+ * Where all are there but the state behind them, s gives one token back, if it can, so that
+ * computing it makes that state. No failure: without memory s has no context. */
+void heads_resume(struct heads *h, const struct qn_line *line, struct qn_seq *s);
+/* Keeps the rows of s's context, when none is missing, and the state of the line's last token. */
+void heads_keep(struct heads *h, const struct qn_line *line, struct qn_seq *s);
+void heads_trim(struct heads *h, int64_t bytes); /* as ptree_trim; INT64_MAX: as ptree_settle */
+int64_t heads_bytes_idle(const struct heads *h);
+
+/* For a second tier: the tree, and what its parts are. A record of a part is its prefix's export
+ * (kv.h) of the head's exec (engine_mtp_exec), and its state where there is one. */
+struct kv_prefix;
+struct ptree *heads_tree(struct heads *h);
+const struct kv_prefix *heads_part_kv(const void *part);
+const float *heads_part_state(const void *part); /* [engine_mtp_width]; NULL = none */
+/* A part for heads_tree's ptree_add; kv is taken and marked, also on failure. state may be NULL. */
+enum qn_status heads_part_make(struct heads *h, struct kv_prefix *kv, const float *state,
+                               void **out, struct qn_err *err);
+
+#endif
