@@ -165,37 +165,52 @@ enum qn_status arm_parse(const char *what, struct str text, struct arm *out, str
     return QN_OK;
 }
 
-static enum qn_status open_url(const char *url, struct arm *out, struct qn_err *err)
+static void url_text(const char *url, struct buf *out)
 {
-    struct buf b = BUF_INIT;
     size_t n = strlen(url);
     while (n && url[n - 1] == '/')
         n--;
     if (n > 3 && strncmp(url + n - 3, "/v1", 3) == 0)
         n -= 3;
     const char *host = strstr(url, "://") + 3;
-    buf_addf(&b, "name = %.*s\nabout = a server that runs already\nurl = %.*s\n",
+    buf_addf(out, "name = %.*s\nabout = a server that runs already\nurl = %.*s\n",
              (int)(n - (size_t)(host - url)), host, (int)n, url);
-    enum qn_status st = arm_parse(url, buf_str(&b), out, err);
-    buf_free(&b);
-    return st;
 }
 
-enum qn_status arm_open(const char *word, struct arm *out, struct qn_err *err)
+static enum qn_status arm_text(const char *word, struct buf *out, struct qn_err *err)
 {
-    *out = (struct arm){0};
     const char *text = arm_builtin_text(word);
-    if (text)
-        return arm_parse(word, str_of(text), out, err);
-    if (strncmp(word, "http://", 7) == 0 || strncmp(word, "https://", 8) == 0)
-        return open_url(word, out, err);
-    struct buf b = BUF_INIT;
+    if (text) {
+        buf_addz(out, text);
+        return QN_OK;
+    }
+    if (strncmp(word, "http://", 7) == 0 || strncmp(word, "https://", 8) == 0) {
+        url_text(word, out);
+        return QN_OK;
+    }
     if (!file_exists(word))
         QN_FAIL(err, QN_NOT_FOUND, "bench",
                 "%.120s is neither a built-in arm (quern, quern-serial, quern-kv, quern-spec, "
                 "quern-isolated, quern-disk, llama.cpp, mlx-lm, all), nor a URL, nor a file",
                 word);
-    enum qn_status st = file_read(word, FILE_MAX, &b, err);
+    return file_read(word, FILE_MAX, out, err);
+}
+
+/* "again=quern": how many bytes the name before the = has; 0 when there is none. */
+static size_t own_name(const char *word)
+{
+    size_t n = strcspn(word, "=/:");
+    return word[n] == '=' && n < 60 && !file_exists(word) ? n : 0;
+}
+
+enum qn_status arm_open(const char *word, struct arm *out, struct qn_err *err)
+{
+    *out = (struct arm){0};
+    struct buf b = BUF_INIT;
+    size_t n = own_name(word);
+    enum qn_status st = arm_text(n ? word + n + 1 : word, &b, err);
+    if (st == QN_OK && n)
+        buf_addf(&b, "\nname = %.*s\n", (int)n, word);
     if (st == QN_OK)
         st = arm_parse(word, buf_str(&b), out, err);
     buf_free(&b);

@@ -47,7 +47,8 @@ const char *arm_builtin_text(const char *name); /* NULL = no such arm */
 
 /* Reads an arm's text; `what` names it in messages. */
 enum qn_status arm_parse(const char *what, struct str text, struct arm *out, struct qn_err *err);
-/* A built-in arm's name, a URL (http://...), or a file. */
+/* A built-in arm's name, a URL (http://...), or a file; with NAME= before it the arm is called so,
+ * and one arm can take part several times. */
 enum qn_status arm_open(const char *word, struct arm *out, struct qn_err *err);
 void arm_free(struct arm *a);
 

@@ -34,6 +34,8 @@ struct bench_params {
     const char *label;
     const char *out;
     const char *command_line;
+    /* Tokens per second that an arm made earlier, for the estimate; false: not known; or NULL. */
+    bool (*known_speed)(void *arg, const char *arm, double *decode, double *prefill);
     const char *reference; /* JSON with the float32 texts of the parity probes, or NULL */
     enum preflight_mode preflight;
     bool diagnostic;

@@ -1,9 +1,11 @@
 /* history.c - see history.h. Two STRICT tables; a run is inserted in one transaction. */
 #include "bench/history.h"
 
+#include <math.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/hash.h"
@@ -291,86 +293,199 @@ enum qn_status history_list(struct history *h, int n, struct buf *out, struct qn
     return buf_ok(out, "the list", err);
 }
 
-/* ---- one figure over time ------------------------------------------------------------------- */
+/* ---- figures over time ---------------------------------------------------------------------- */
 
-struct step {
-    char key[256]; /* model, machine, workload, point */
-    struct noise_figure f;
-};
-
-/* How a figure stands to the one before of the same kind. */
-static void change_text(struct buf *out, const struct step *now, const struct step *before,
-                        struct str unit)
+static void bind_or_null(sqlite3_stmt *q, int i, const char *s)
 {
-    if (!before || !(before->f.median > 0)) {
-        buf_addz(out, "\n");
-        return;
-    }
-    struct series sd = {0};
-    series_add(&sd, noise_of(&now->f));
-    series_add(&sd, noise_of(&before->f));
-    double usual = sd.n || view_is_timed(unit) ? noise_usual(sd.v, sd.n) : NOISE_OTHER;
-    series_free(&sd);
-    buf_addf(out, "  %+.1f %%%s\n", 100 * (now->f.median / before->f.median - 1),
-             noise_apart(&now->f, &before->f, usual, 1) ? "" : " (within the noise)");
+    if (s)
+        bind_str(q, i, str_of(s));
 }
 
-enum { KINDS_MAX = 128 };
-
-static void trend_row(sqlite3_stmt *q, struct step *kinds, int *n, struct buf *out)
+enum qn_status history_each(struct history *h, const struct history_figure *f,
+                            void (*fn)(void *arg, const struct history_row *r), void *arg,
+                            struct qn_err *err)
 {
-    struct step s = {.f = {(size_t)sqlite3_column_int64(q, 10), sqlite3_column_double(q, 7),
-                           sqlite3_column_double(q, 8), sqlite3_column_double(q, 9)}};
-    struct step *before = NULL;
-    snprintf(s.key, sizeof s.key, "%.60s|%.80s|%.20s|%.48s", column(q, 2), column(q, 3),
-             column(q, 4), column(q, 5));
-    for (int i = 0; i < *n; i++)
-        if (strcmp(kinds[i].key, s.key) == 0)
-            before = &kinds[i];
-    buf_addf(out, "%4lld  ", (long long)sqlite3_column_int64(q, 0));
-    date_text(out, sqlite3_column_int64(q, 1));
-    buf_addf(out, "  %-16.16s %-20.48s ", column(q, 2),
-             *column(q, 5) ? column(q, 5) : column(q, 4));
-    view_number(out, s.f.median);
-    buf_addf(out, " %s (", column(q, 6));
-    view_number(out, s.f.min);
+    sqlite3_stmt *q;
+    QN_TRY(prepare(h,
+                   "SELECT id, began_unix, model, machine, arm, workload, point, metric, unit, n,"
+                   " median, min, max FROM runs JOIN figures ON run=id WHERE NOT diagnostic"
+                   " AND (?1 IS NULL OR arm=?1) AND (?2 IS NULL OR metric=?2)"
+                   " AND (?3 IS NULL OR workload=?3) ORDER BY began_unix, id, workload, point",
+                   &q, err));
+    bind_or_null(q, 1, f->arm);
+    bind_or_null(q, 2, f->metric);
+    bind_or_null(q, 3, f->workload);
+    while (sqlite3_step(q) == SQLITE_ROW) {
+        const struct history_row r = {
+            .run = sqlite3_column_int64(q, 0),
+            .began_unix = sqlite3_column_int64(q, 1),
+            .model = column(q, 2),
+            .machine = column(q, 3),
+            .arm = column(q, 4),
+            .workload = column(q, 5),
+            .point = column(q, 6),
+            .metric = column(q, 7),
+            .unit = column(q, 8),
+            .f = {(size_t)sqlite3_column_int64(q, 9), sqlite3_column_double(q, 10),
+                  sqlite3_column_double(q, 11), sqlite3_column_double(q, 12)}};
+        fn(arg, &r);
+    }
+    sqlite3_finalize(q);
+    return QN_OK;
+}
+
+enum qn_status history_runs(struct history *h, void (*fn)(void *arg, const struct history_run *r),
+                            void *arg, struct qn_err *err)
+{
+    sqlite3_stmt *q;
+    QN_TRY(prepare(h,
+                   "SELECT id, began_unix, model, label, version, status,"
+                   " json_extract(document, '$.manifest.source.commit'), diagnostic, marks"
+                   " FROM runs ORDER BY id DESC",
+                   &q, err));
+    while (sqlite3_step(q) == SQLITE_ROW) {
+        const struct history_run r = {.run = sqlite3_column_int64(q, 0),
+                                      .began_unix = sqlite3_column_int64(q, 1),
+                                      .model = column(q, 2),
+                                      .label = column(q, 3),
+                                      .version = column(q, 4),
+                                      .status = column(q, 5),
+                                      .commit = column(q, 6),
+                                      .diagnostic = sqlite3_column_int(q, 7),
+                                      .marks = sqlite3_column_int(q, 8)};
+        fn(arg, &r);
+    }
+    sqlite3_finalize(q);
+    return QN_OK;
+}
+
+void history_change(struct buf *out, const struct noise_figure *now,
+                    const struct noise_figure *before, struct str unit)
+{
+    if (!(before->median > 0))
+        return;
+    struct series sd = {0};
+    series_add(&sd, noise_of(now));
+    series_add(&sd, noise_of(before));
+    double usual = sd.n || view_is_timed(unit) ? noise_usual(sd.v, sd.n) : NOISE_OTHER;
+    series_free(&sd);
+    buf_addf(out, "  %+.1f %%%s", 100 * (now->median / before->median - 1),
+             noise_apart(now, before, usual, 1) ? "" : " (within the noise)");
+}
+
+enum { KINDS_MAX = 128, STEPS_MAX = 40 };
+
+/* The figures of one kind: same model, machine, workload and point. */
+struct kind {
+    char key[256];
+    struct noise_figure last;
+    double medians[STEPS_MAX]; /* the newest */
+    int n;
+};
+
+struct trend {
+    struct buf *out;
+    struct kind *kinds;
+    int n;
+};
+
+static struct kind *find_kind(struct trend *t, const struct history_row *r)
+{
+    char key[256];
+    snprintf(key, sizeof key, "%.60s|%.80s|%.20s|%.48s", r->model, r->machine, r->workload,
+             r->point);
+    for (int i = 0; i < t->n; i++)
+        if (strcmp(t->kinds[i].key, key) == 0)
+            return &t->kinds[i];
+    if (t->n == KINDS_MAX)
+        return NULL;
+    memcpy(t->kinds[t->n].key, key, sizeof key);
+    return &t->kinds[t->n++];
+}
+
+static void trend_row(void *arg, const struct history_row *r)
+{
+    struct trend *t = arg;
+    struct kind *k = find_kind(t, r);
+    struct buf *out = t->out;
+    buf_addf(out, "%4lld  ", (long long)r->run);
+    date_text(out, r->began_unix);
+    buf_addf(out, "  %-16.16s %-20.48s ", r->model, *r->point ? r->point : r->workload);
+    view_number(out, r->f.median);
+    buf_addf(out, " %s (", r->unit);
+    view_number(out, r->f.min);
     buf_addz(out, " to ");
-    view_number(out, s.f.max);
+    view_number(out, r->f.max);
     buf_addc(out, ')');
-    change_text(out, &s, before, str_of(column(q, 6)));
-    if (before)
-        *before = s;
-    else if (*n < KINDS_MAX)
-        kinds[(*n)++] = s;
+    if (k && k->n)
+        history_change(out, &r->f, &k->last, str_of(r->unit));
+    buf_addc(out, '\n');
+    if (!k)
+        return;
+    k->last = r->f;
+    if (k->n == STEPS_MAX)
+        memmove(k->medians, k->medians + 1, (STEPS_MAX - 1) * sizeof k->medians[0]);
+    k->n -= k->n == STEPS_MAX;
+    k->medians[k->n++] = r->f.median;
+}
+
+/* The medians of each kind that has several, as a row of blocks from 0 to the largest. */
+static void spark_lines(const struct trend *t)
+{
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    for (int i = 0; i < t->n; i++) {
+        const struct kind *k = &t->kinds[i];
+        double most = 0;
+        for (int j = 0; j < k->n; j++)
+            most = k->medians[j] > most ? k->medians[j] : most;
+        if (k->n < 3 || !(most > 0))
+            continue;
+        for (int j = 0; j < k->n; j++) {
+            double part = 8 * k->medians[j] / most;
+            buf_addz(t->out, blocks[part < 0 ? 0 : part > 7 ? 7 : (int)part]);
+        }
+        buf_addf(t->out, "  %s\n", k->key);
+    }
 }
 
 enum qn_status history_trend(struct history *h, const struct history_figure *f, struct buf *out,
                              struct qn_err *err)
 {
-    sqlite3_stmt *q;
-    struct step *kinds = calloc(KINDS_MAX, sizeof *kinds);
-    int n = 0;
-    if (!kinds)
+    struct trend t = {.out = out, .kinds = calloc(KINDS_MAX, sizeof *t.kinds)};
+    if (!t.kinds)
         QN_FAIL(err, QN_NO_MEMORY, "bench", "out of memory");
-    enum qn_status st =
-        prepare(h,
-                "SELECT id, began_unix, model, machine, workload, point, unit, median, min, max, n"
-                " FROM runs JOIN figures ON run=id WHERE arm=?1 AND metric=?2 AND NOT diagnostic"
-                " AND (?3 IS NULL OR workload=?3) ORDER BY began_unix, id, workload, point",
-                &q, err);
-    if (st != QN_OK) {
-        free(kinds);
-        return st;
-    }
-    bind_str(q, 1, str_of(f->arm));
-    bind_str(q, 2, str_of(f->metric));
-    if (f->workload)
-        bind_str(q, 3, str_of(f->workload));
-    while (sqlite3_step(q) == SQLITE_ROW)
-        trend_row(q, kinds, &n, out);
-    sqlite3_finalize(q);
-    free(kinds);
-    if (!n)
+    enum qn_status st = history_each(h, f, trend_row, &t, err);
+    if (st == QN_OK && !t.n)
         buf_addf(out, "No run has %s of %s.\n", f->metric, f->arm);
-    return buf_ok(out, "the history", err);
+    if (st == QN_OK)
+        spark_lines(&t);
+    free(t.kinds);
+    return st == QN_OK ? buf_ok(out, "the history", err) : st;
+}
+
+/* What a figure of an arm with a model was over the newest runs, for estimates; NAN = not known. */
+static double newest(struct history *h, const char *model, const char *arm, const char *metric)
+{
+    sqlite3_stmt *q;
+    double v = (double)NAN;
+    if (prepare(h,
+                "SELECT avg(median) FROM (SELECT median FROM runs JOIN figures ON run=id WHERE"
+                " model=?1 AND arm=?2 AND metric=?3 AND workload='matrix' ORDER BY began_unix DESC"
+                " LIMIT 3)",
+                &q, NULL) != QN_OK)
+        return v;
+    bind_str(q, 1, str_of(model));
+    bind_str(q, 2, str_of(arm));
+    bind_str(q, 3, str_of(metric));
+    if (sqlite3_step(q) == SQLITE_ROW && sqlite3_column_type(q, 0) != SQLITE_NULL)
+        v = sqlite3_column_double(q, 0);
+    sqlite3_finalize(q);
+    return v;
+}
+
+bool history_rates(struct history *h, const char *model, const char *arm, struct history_speed *out)
+{
+    out->decode = newest(h, model, arm, "decode_tps");
+    out->prefill = newest(h, model, arm, "prefill_tps");
+    return out->decode > 0 && out->prefill > 0;
 }

@@ -6,6 +6,7 @@
 #define BENCH_HISTORY_H
 
 #include "base/json.h"
+#include "bench/noise.h"
 
 struct history;
 
@@ -22,10 +23,44 @@ enum qn_status history_list(struct history *h, int n, struct buf *out, struct qn
 /* How a figure went over the runs of comparable kind (same model, machine and arm; no diagnostic
  * ones): one line a run with its spread, and whether a change is larger than the noise of both. */
 struct history_figure {
-    const char *arm, *metric, *workload; /* workload NULL = any */
+    const char *arm, *metric, *workload; /* NULL = any */
 };
 enum qn_status history_trend(struct history *h, const struct history_figure *f, struct buf *out,
                              struct qn_err *err);
+
+/* Every kept figure of that kind, by date; no diagnostic runs. Strings last as long as the call. */
+struct history_row {
+    int64_t run, began_unix;
+    const char *model, *machine, *arm, *workload, *point, *metric, *unit;
+    struct noise_figure f;
+};
+enum qn_status history_each(struct history *h, const struct history_figure *f,
+                            void (*fn)(void *arg, const struct history_row *r), void *arg,
+                            struct qn_err *err);
+/* Every run, the newest first; commit is "" where it is not known. */
+struct history_run {
+    int64_t run, began_unix;
+    const char *model, *label, *version, *status, *commit;
+    bool diagnostic;
+    int marks;
+};
+enum qn_status history_runs(struct history *h, void (*fn)(void *arg, const struct history_run *r),
+                            void *arg, struct qn_err *err);
+/* ", +3.1 % (within the noise)": how a figure stands to an earlier one; nothing when there is no
+ * ratio. */
+void history_change(struct buf *out, const struct noise_figure *now,
+                    const struct noise_figure *before, struct str unit);
+/* Tokens per second that an arm made of a model lately (diagnostic runs count): for estimates of
+ * time. False when it is not known. */
+struct history_speed {
+    double decode, prefill;
+};
+bool history_rates(struct history *h, const char *model, const char *arm,
+                   struct history_speed *out);
+/* The whole history as one HTML file: a chart of every figure over the runs, with its noise. With
+ * f->metric that one only, otherwise the headline ones; other members as in history_trend. */
+enum qn_status history_page(struct history *h, const struct history_figure *f, struct buf *out,
+                            struct qn_err *err);
 
 /* Two records side by side, figure by figure: every arm of one with the arm of that name in the
  * other, or with arm_a and arm_b one arm of each (a and b may be the same record then). Which

@@ -14,12 +14,13 @@
 #include "bench/bench.h"
 #include "bench/quantile.h"
 
-enum { USERS_MAX = 64, SHARED_TIMES = 4 }; /* the shared beginning is that much of a prompt */
+enum { SHARED_TIMES = 4, RAMP_MAX = 2000 }; /* the shared beginning is that much of a prompt */
 
 struct load {
     struct cell *c;
     const struct load_point *p;
     int attempt, started, over, failed;
+    int last_left; /* answers that the last user of a ramp is still to get; 0: nobody asks again */
     struct reply *replies; /* [n_request], in the order of their ends */
     int *user_of;          /* [n_request] */
     double *arrivals;
@@ -87,8 +88,13 @@ static void on_reply(void *arg, struct reply *r)
         l->failed++;
         snprintf(l->last_error, sizeof l->last_error, "%s: %.150s", fault_name(r->fault), r->why);
     }
-    bool closed = l->p->kind != LOAD_POISSON && l->p->kind != LOAD_BURST;
-    if (closed && r->fault != FAULT_CANCELLED && r->fault != FAULT_CONNECT)
+    bool ramp = l->p->kind == LOAD_RAMP;
+    bool gone = r->fault == FAULT_CANCELLED || r->fault == FAULT_CONNECT;
+    if (ramp && s->user == l->p->users - 1)
+        l->last_left = gone || !l->last_left ? 0 : l->last_left - 1;
+    bool closed =
+        l->p->kind != LOAD_POISSON && l->p->kind != LOAD_BURST && !(ramp && !l->last_left);
+    if (closed && !gone)
         start_one(l, s->user);
 }
 
@@ -103,7 +109,8 @@ static bool all_over(void *arg)
     const struct load *l = arg;
     bool stuck = client_running(l->c->client) == 0 && l->started == l->over &&
                  l->failed == l->over && l->over > 0; /* nobody can be reached any more */
-    return l->st != QN_OK || l->over == l->p->n_request || stuck;
+    bool ramped = l->p->kind == LOAD_RAMP && !l->last_left && l->started == l->over;
+    return l->st != QN_OK || l->over == l->p->n_request || stuck || ramped;
 }
 
 /* First requests of all users, or timers for those that come later. */
@@ -261,7 +268,7 @@ static enum qn_status phase_point(struct cell *c, int attempt, struct qn_err *er
 {
     const struct load_point *p = c->phase_arg;
     size_t n = (size_t)p->n_request;
-    struct load l = {.c = c, .p = p, .attempt = attempt};
+    struct load l = {.c = c, .p = p, .attempt = attempt, .last_left = p->n_last};
     l.replies = calloc(n, sizeof *l.replies);
     l.user_of = calloc(n, sizeof *l.user_of);
     l.arrivals = calloc(n, sizeof *l.arrivals);
@@ -313,7 +320,7 @@ static struct load_point *add_point(struct load_plan *plan, enum load_kind kind,
 {
     QN_ASSERT(plan->n < LOAD_POINTS_MAX); /* two lists of BENCH_POINTS_MAX and four more */
     struct load_point *p = &plan->v[plan->n++];
-    *p = (struct load_point){.kind = kind, .users = users, .n_request = n};
+    *p = (struct load_point){.kind = kind, .users = users, .n_request = n, .n_plan = n};
     return p;
 }
 
@@ -335,6 +342,8 @@ void load_plan_make(const struct bench_params *b, struct load_plan *out)
     if (b->ramp) {
         struct load_point *p = add_point(out, LOAD_RAMP, most, most * each);
         p->step_s = 1;
+        p->n_last = each;
+        p->n_request = RAMP_MAX;
         snprintf(p->name, sizeof p->name, "ramp to %d", most);
     }
     if (b->burst) {
@@ -353,7 +362,8 @@ void load_plan_make(const struct bench_params *b, struct load_plan *out)
 void load_plan_text(const struct load_plan *plan, struct buf *out)
 {
     for (int i = 0; i < plan->n; i++)
-        buf_addf(out, "          %-20s %d requests\n", plan->v[i].name, plan->v[i].n_request);
+        buf_addf(out, "          %-20s %s%d requests\n", plan->v[i].name,
+                 plan->v[i].kind == LOAD_RAMP ? "about " : "", plan->v[i].n_plan);
 }
 
 void load_tokens(const struct load_plan *plan, const struct workload_params *w, double *read,
@@ -363,7 +373,7 @@ void load_tokens(const struct load_plan *plan, const struct workload_params *w, 
     for (int i = 0; i < plan->n; i++) {
         bool reuse = plan->v[i].kind == LOAD_SALTED || plan->v[i].kind == LOAD_SHARED;
         double prompt = w->load_prompt_tokens * (reuse ? SHARED_TIMES + 0.25 : 1.0);
-        *read += prompt * plan->v[i].n_request;
-        *written += (double)w->load_tokens * plan->v[i].n_request;
+        *read += prompt * plan->v[i].n_plan;
+        *written += (double)w->load_tokens * plan->v[i].n_plan;
     }
 }

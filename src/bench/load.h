@@ -1,7 +1,8 @@
 /*
  * load.h - many requests at a time: closed loop (each of N users asks again when answered), open
- * loop (Poisson arrivals, whatever the server does), ramp (users join one by one), burst (all at
- * once), and reuse (prompts that share a long beginning, beside the same ones that do not).
+ * loop (Poisson arrivals, whatever the server does), ramp (users join one by one, and all go on
+ * until the last has been answered as often as a user of the closed loop), burst (all at once), and
+ * reuse (prompts that share a long beginning, beside the same ones that do not).
  *
  * Every prompt begins with its own salt, so that no prefix cache helps, except in the reuse point
  * that is there to measure it.
@@ -21,7 +22,9 @@ struct load_point {
     int users;     /* closed, ramp, reuse: users; burst: requests of a burst */
     double rate;   /* poisson: arrivals per second */
     double step_s; /* ramp: between two users */
-    int n_request; /* in all */
+    int n_request; /* at most, in all */
+    int n_plan;    /* how many are likely: fewer than n_request in a ramp */
+    int n_last;    /* ramp: it ends when the last user has had so many answers */
 };
 
 enum { LOAD_POINTS_MAX = 48 };

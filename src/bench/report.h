@@ -10,5 +10,10 @@
 
 void report_markdown(const struct json *doc, struct buf *out);
 void report_html(const struct json *doc, struct buf *out);
+/* The few figures that a README shows, as a table of Markdown: medians, bold where best. */
+void report_table(const struct json *doc, struct buf *out);
+
+/* One line of text from outside in Markdown: markup escaped, cut behind `most` bytes. */
+void report_plain(struct buf *out, struct str s, size_t most);
 
 #endif

@@ -1,56 +1,18 @@
 /*
- * report_html.c - a record as one HTML file; see report.h. No scripts, nothing loaded from outside;
- * colours follow the reader's choice of dark or light. Charts come from svg.c.
+ * report_html.c - a record as one HTML file; see report.h. The frame of the page is html_page.c's,
+ * charts come from svg.c.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "bench/html_page.h"
 #include "bench/quantile.h"
 #include "bench/report.h"
 #include "bench/svg.h"
 #include "bench/view.h"
 
 enum { NAMES_MAX = 128, ARMS_MAX = 8, CURVE_POINTS = 101 };
-
-static const char style[] =
-    ":root{--bg:#fbfbfa;--card:#fff;--ink:#1d2327;--soft:#5f6b73;--line:#e3e6e8;--grid:#eceff1;"
-    "--good:#0a7d4f;--bad:#b3471b;--c0:#0f766e;--c1:#d97706;--c2:#4f6bd8;--c3:#b5438a;"
-    "--c4:#6b8e23;--c5:#8b5e3c;--c6:#2f8fb3;--c7:#777}"
-    "@media(prefers-color-scheme:dark){:root{--bg:#14181b;--card:#1c2226;--ink:#e6eaec;"
-    "--soft:#9aa7af;--line:#2d363c;--grid:#283036;--good:#4ecb95;--bad:#f0936a;--c0:#35b8a8;"
-    "--c1:#f0a63c;--c2:#8ba1f5;--c3:#e07fbd;--c4:#a5c95a;--c5:#c69a75;--c6:#6cc3e2;--c7:#aaa}}"
-    "*{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);"
-    "font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}"
-    "main{max-width:1120px;margin:0 auto;padding:40px 28px 80px}"
-    "h1{font-size:30px;line-height:1.2;margin:0 0 8px;letter-spacing:-.01em}"
-    "h2{font-size:21px;margin:48px 0 6px}h3{font-size:15px;margin:0 0 12px;font-weight:600}"
-    "p{margin:6px 0;max-width:75ch}.soft{color:var(--soft)}"
-    "code{font:13px/1.5 ui-monospace,'DejaVu Sans Mono',monospace;overflow-wrap:anywhere}"
-    ".key{display:flex;flex-wrap:wrap;gap:6px 20px;margin:16px 0 0;padding:0;list-style:none}"
-    ".key i{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:7px}"
-    ".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:"
-    "16px;"
-    "margin:16px 0}.card{background:var(--card);border:1px solid var(--line);border-radius:10px;"
-    "padding:16px 18px}.card p{font-size:13px;margin:-8px 0 10px}"
-    ".note{border-left:3px solid var(--c1);background:var(--card);padding:10px 16px;margin:18px 0}"
-    ".note ul{margin:4px 0;padding-left:20px}"
-    ".scroll{overflow-x:auto;background:var(--card);border:1px solid "
-    "var(--line);border-radius:10px;"
-    "margin:14px 0}table{border-collapse:collapse;width:100%;font-size:14px;"
-    "font-variant-numeric:tabular-nums}th,td{padding:7px 14px;text-align:right;"
-    "border-top:1px solid var(--line);white-space:nowrap}tr:first-child th{border-top:0}"
-    "th{font-weight:600;color:var(--soft)}td:first-child,th:first-child,td.l,th.l{text-align:left}"
-    "td.w{white-space:normal;min-width:18em}td small{color:var(--soft);margin-left:6px}"
-    ".best{font-weight:700;color:var(--good)}.un{color:var(--bad)}"
-    "details{margin:14px 0}summary{cursor:pointer;color:var(--soft)}"
-    "svg{display:block;width:100%;height:auto;font-size:13px}svg text{fill:var(--ink)}"
-    "svg .tick,svg .unit{fill:var(--soft);font-size:12px}svg .value{font-weight:600}"
-    "svg .value .unit{font-weight:400}.grid{stroke:var(--grid);fill:none}"
-    ".axis{stroke:var(--soft);stroke-opacity:.5;fill:none}"
-    ".whisker{stroke:var(--ink);stroke-width:1.4;fill:none;opacity:.75}"
-    ".dot{fill:var(--bg);fill-opacity:.75;stroke:var(--ink);stroke-opacity:.35;stroke-width:.6}"
-    ".line{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}";
 
 /* ---- small parts ---------------------------------------------------------------------------- */
 
@@ -73,15 +35,6 @@ static void key(const struct view *v, struct buf *out)
     buf_addz(out, "</ul>\n");
 }
 
-static void open_card(struct buf *out, struct str title, const char *hint)
-{
-    buf_addz(out, "<div class=\"card\"><h3>");
-    svg_text(out, title);
-    buf_addz(out, "</h3>");
-    if (hint)
-        buf_addf(out, "<p class=\"soft\">%s</p>", hint);
-}
-
 static const char *hint_of(enum better b)
 {
     return b == BETTER_HIGHER ? "longer is better" : b == BETTER_LOWER ? "shorter is better" : NULL;
@@ -95,16 +48,8 @@ static void head(const struct view *v, struct buf *out)
     const struct json *model = json_get(json_get(doc, "manifest"), "model");
     struct str label = view_str(doc, "label"), status = view_str(doc, "status");
     struct str title = label.n ? label : STR_LIT("Servers side by side");
-    buf_addz(out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-                  "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"
-                  "<meta name=\"color-scheme\" content=\"light dark\"><title>");
-    svg_text(out, title);
-    buf_addf(out, "</title><style>%s", style);
-    for (int i = 0; i < 8; i++)
-        buf_addf(out, ".c%d{fill:var(--c%d)}.l%d{stroke:var(--c%d)}", i, i, i, i);
-    buf_addz(out, "</style></head><body><main>\n<h1>");
-    svg_text(out, title);
-    buf_addz(out, "</h1>\n<p class=\"soft\">");
+    page_open(out, title);
+    buf_addz(out, "<p class=\"soft\">");
     svg_text(out, view_str(model, "name"));
     buf_addz(out, " · ");
     svg_text(out, view_str(m, "processor"));
@@ -113,6 +58,7 @@ static void head(const struct view *v, struct buf *out)
              json_real(json_get(json_get(doc, "workload"), "threads")),
              json_real(json_get(json_get(doc, "workload"), "rounds")));
     svg_text(out, view_str(doc, "version"));
+    view_source(doc, out);
     buf_addz(out, "</p>\n<p><code>");
     svg_text(out, view_str(doc, "command"));
     buf_addz(out, "</code></p>\n");
@@ -169,7 +115,7 @@ static void bars(const struct view *v, struct str wl, struct str pt, struct str 
     }
     if (!any)
         return;
-    open_card(out, any->title, hint_of(any->better));
+    page_card(out, any->title, hint_of(any->better));
     svg_bars(out, any->unit, b, n);
     buf_addz(out, "</div>\n");
 }
@@ -244,15 +190,6 @@ static void table(const struct view *v, struct str wl, struct str pt, struct buf
 
 /* ---- curves --------------------------------------------------------------------------------- */
 
-static bool is_user_point(struct str p, double *users)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.*s", (int)(p.n < 31 ? p.n : 31), p.p ? p.p : "");
-    char *end;
-    *users = strtod(text, &end);
-    return end != text && strncmp(end, " user", 5) == 0;
-}
-
 struct curve {
     double x[ARMS_MAX][NAMES_MAX], y[ARMS_MAX][NAMES_MAX];
     struct svg_line lines[ARMS_MAX];
@@ -272,7 +209,8 @@ static void over_users(const struct view *v, const char *metric, const char *tit
             .name = v->arms[i], .x = c->x[c->n], .y = c->y[c->n], .colour = (int)i, .dots = true};
         for (size_t k = 0; k < n; k++) {
             const struct view_row *r = view_find(v, v->arms[i], wl, points[k], str_of(metric));
-            if (r && is_user_point(points[k], &c->x[c->n][l->n])) {
+            if (r && view_users(points[k]) > 0) {
+                c->x[c->n][l->n] = view_users(points[k]);
                 c->y[c->n][l->n++] = r->median;
                 unit = r->unit;
             }
@@ -281,7 +219,7 @@ static void over_users(const struct view *v, const char *metric, const char *tit
         c->n += l->n > 0;
     }
     if (c && most > 1) {
-        open_card(out, str_of(title), NULL);
+        page_card(out, str_of(title), NULL);
         svg_lines(out,
                   &(struct svg_axes){.x_unit = STR_LIT("users"),
                                      .x_whole = true,
@@ -329,7 +267,7 @@ static void distribution(const struct view *v, bool gaps, struct buf *out)
         series_free(&s);
     }
     if (c && c->n) {
-        open_card(out, title, "further left is better; up to the 99th percentile");
+        page_card(out, title, "further left is better; up to the 99th percentile");
         svg_lines(
             out,
             &(struct svg_axes){.x_unit = STR_LIT("ms"),
@@ -372,7 +310,7 @@ static void memory(const struct view *v, const char *workload, struct buf *out)
     }
     snprintf(title, sizeof title, "Memory over time: %s, first round", workload);
     if (n) {
-        open_card(out, str_of(title), "resident memory of the whole process tree");
+        page_card(out, str_of(title), "resident memory of the whole process tree");
         svg_lines(out,
                   &(struct svg_axes){.x_unit = STR_LIT("s"),
                                      .y_unit = STR_LIT("MiB"),
@@ -382,6 +320,33 @@ static void memory(const struct view *v, const char *workload, struct buf *out)
         buf_addz(out, "</div>\n");
     }
     free(xy);
+}
+
+/* Memory at most in each phase of the first round, one column an arm. */
+static void memory_by_phase(const struct view *v, struct str wl, struct buf *out)
+{
+    struct str phases[NAMES_MAX];
+    size_t n = view_phases(v, wl, phases, NAMES_MAX);
+    if (!n)
+        return;
+    buf_addz(out, "<details><summary>Memory at most in each phase, first round</summary>");
+    table_head(v, "phase", out);
+    for (size_t i = 0; i < n; i++) {
+        buf_addz(out, "<tr><td>");
+        svg_text(out, phases[i]);
+        buf_addz(out, "</td><td class=\"l soft\">MiB</td>");
+        for (size_t k = 0; k < v->n_arm; k++) {
+            double mib = view_phase_mib(v, v->arms[k], wl, phases[i]);
+            buf_addz(out, "<td>");
+            if (mib > 0)
+                view_number(out, mib);
+            else
+                buf_addz(out, "–");
+            buf_addz(out, "</td>");
+        }
+        buf_addz(out, "</tr>\n");
+    }
+    buf_addz(out, "</table></div></details>\n");
 }
 
 /* ---- replay: a curve over turns -------------------------------------------------------------- */
@@ -425,7 +390,7 @@ static void over_turns(const struct view *v, struct str recording, const char *m
         buf_add_str(&title, recording);
         buf_addz(&title, ": ");
         buf_add_str(&title, what);
-        open_card(out, buf_str(&title), NULL);
+        page_card(out, buf_str(&title), NULL);
         svg_lines(out,
                   &(struct svg_axes){.x_unit = STR_LIT("turn"),
                                      .x_whole = true,
@@ -488,11 +453,15 @@ static void load_section(const struct view *v, struct buf *out)
 {
     struct str points[NAMES_MAX], wl = STR_LIT("load");
     size_t n = view_points(v, wl, points, NAMES_MAX);
-    buf_addz(out, "<div class=\"cards\">");
+    buf_addz(out, "<p class=\"soft\">");
+    view_limits(v->doc, out);
+    buf_addz(out, "</p><div class=\"cards\">");
     over_users(v, "output_tps", "Tokens per second of all users together", out);
     over_users(v, "ttft_p50_ms", "First token, median", out);
     over_users(v, "tpot_p50_ms", "Time per token, median", out);
     over_users(v, "itl_p99_ms", "Gap between events, 99th percentile", out);
+    over_users(v, "goodput", "Answers a second within the limits", out);
+    over_users(v, "fairness", "Fairness between users: 1 = all alike", out);
     distribution(v, false, out);
     distribution(v, true, out);
     memory(v, "load", out);
@@ -614,11 +583,12 @@ void report_html(const struct json *doc, struct buf *out)
             load_section(&v, out);
         else
             replay_section(&v, out);
+        memory_by_phase(&v, v.workloads[i], out);
     }
     losses(&v, out);
     text_table(json_get(doc, "parity"), "Do they say the same?", parity_keys, 3, out);
     absent_arms(json_get(doc, "arms"), out);
     text_table(json_get(doc, "failures"), "Failures", failure_keys, 4, out);
-    buf_addz(out, "</main></body></html>\n");
+    page_close(out);
     view_close(&v);
 }

@@ -8,7 +8,7 @@
 enum { NAMES_MAX = 128 };
 
 /* One line of plain text: what could be markup is escaped. */
-static void plain(struct buf *out, struct str s, size_t most)
+void report_plain(struct buf *out, struct str s, size_t most)
 {
     for (size_t i = 0; i < s.n && i < most; i++) {
         char c = s.p[i];
@@ -32,22 +32,23 @@ static void head(const struct json *doc, struct buf *out)
     buf_addz(out, "# Measurement");
     if (label.n)
         buf_addz(out, ": ");
-    plain(out, label, 200);
+    report_plain(out, label, 200);
     buf_addz(out, "\n\n");
     if (view_str(model, "name").n) {
         buf_addz(out, "Model ");
-        plain(out, view_str(model, "name"), 100);
+        report_plain(out, view_str(model, "name"), 100);
         buf_addz(out, "; ");
     }
-    plain(out, view_str(m, "processor"), 100);
+    report_plain(out, view_str(m, "processor"), 100);
     buf_addf(out, ", %.0f processors, %.0f threads a server; %.0f round(s); quern ",
              json_real(json_get(m, "processors")), json_real(json_get(w, "threads")),
              json_real(json_get(w, "rounds")));
-    plain(out, view_str(doc, "version"), 20);
+    report_plain(out, view_str(doc, "version"), 20);
+    view_source(doc, out);
     buf_addf(out, "; %.0f s in all", json_real(json_get(doc, "seconds")));
     if (!str_eqz(status, "complete")) {
         buf_addz(out, "; **");
-        plain(out, status, 20);
+        report_plain(out, status, 20);
         buf_addz(out, "**");
     }
     buf_addz(out, ".\n\nCommand: `");
@@ -65,7 +66,7 @@ static void marks(const struct json *doc, struct buf *out)
     buf_addz(out, "\nWhat speaks against these figures:\n\n");
     for (size_t i = 0; i < json_len(list); i++) {
         buf_addz(out, "- ");
-        plain(out, json_str(json_at(list, i)), 300);
+        report_plain(out, json_str(json_at(list, i)), 300);
         buf_addc(out, '\n');
     }
 }
@@ -108,7 +109,7 @@ static void table_head(const struct view *v, const char *first, struct buf *out)
     buf_addf(out, "\n| %s | unit |", first);
     for (size_t i = 0; i < v->n_arm; i++) {
         buf_addc(out, ' ');
-        plain(out, v->arms[i], 60);
+        report_plain(out, v->arms[i], 60);
         buf_addz(out, " |");
     }
     buf_addz(out, "\n|---|---|");
@@ -125,9 +126,9 @@ static void metric_row(const struct view *v, struct str wl, struct str pt, struc
     for (size_t i = 0; i < v->n_arm && !any; i++)
         any = view_find(v, v->arms[i], wl, pt, metric);
     buf_addz(out, "| ");
-    plain(out, any->title, 80);
+    report_plain(out, any->title, 80);
     buf_addz(out, " | ");
-    plain(out, any->unit, 20);
+    report_plain(out, any->unit, 20);
     buf_addz(out, " |");
     for (size_t i = 0; i < v->n_arm; i++) {
         const struct view_row *r = view_find(v, v->arms[i], wl, pt, metric);
@@ -164,7 +165,7 @@ static void turn_table(const struct view *v, struct str wl, const char *metric, 
         }
         any = true;
         buf_addz(out, "| ");
-        plain(out, points[i], 48);
+        report_plain(out, points[i], 48);
         buf_addz(out, strstr(metric, "_ms") ? " | ms |" : " | tokens |");
         for (size_t k = 0; k < v->n_arm; k++) {
             const struct view_row *r = view_find(v, v->arms[k], wl, points[i], str_of(metric));
@@ -172,6 +173,54 @@ static void turn_table(const struct view *v, struct str wl, const char *metric, 
         }
         buf_addc(out, '\n');
     }
+}
+
+/* The curve of a cell's memory as a row of blocks: each stands for an equal part of the time. */
+static void write_curve(const struct json *rss, double most, struct buf *out)
+{
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    enum { PARTS = 24 };
+    double end = json_real(json_at(json_at(rss, json_len(rss) - 1), 0));
+    size_t at = 0;
+    for (int i = 0; i < PARTS; i++) {
+        double peak = 0;
+        do
+            peak = fmax(peak, json_real(json_at(json_at(rss, at), 1)));
+        while (at + 1 < json_len(rss) &&
+               json_real(json_at(json_at(rss, at + 1), 0)) <= end * (i + 1) / PARTS && ++at);
+        buf_addz(out, blocks[most > 0 ? (int)fmin(7, fmax(0, 8 * peak / most)) : 0]);
+    }
+}
+
+/* Memory over the time of each first cell of a workload. */
+static void memory(const struct view *v, struct str wl, struct buf *out)
+{
+    const struct json *cells = json_get(v->doc, "cells");
+    double most = 0;
+    bool any = false;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < json_len(cells); i++) {
+            const struct json *c = json_at(cells, i), *rss = json_get(c, "rss");
+            double peak = json_real(json_get(c, "peak_rss_bytes"));
+            if (!str_eq(view_str(c, "workload"), wl) || json_real(json_get(c, "round")) > 0 ||
+                json_len(rss) < 2 || !(peak > 0))
+                continue;
+            most = fmax(most, peak);
+            if (!pass)
+                continue;
+            if (!any)
+                buf_addz(
+                    out,
+                    "\n### Memory over time, first round\n\n| arm | when ready, MiB | at most, "
+                    "MiB | over the time |\n|---|---|---|---|\n");
+            any = true;
+            buf_addz(out, "| ");
+            report_plain(out, view_str(c, "arm"), 60);
+            buf_addf(out, " | %.0f | %.0f | ", json_real(json_get(c, "idle_rss_bytes")) / 0x1p20,
+                     peak / 0x1p20);
+            write_curve(rss, most, out);
+            buf_addz(out, " |\n");
+        }
 }
 
 static bool is_turn(struct str point)
@@ -184,20 +233,26 @@ static void workload(const struct view *v, struct str wl, struct buf *out)
     struct str points[NAMES_MAX];
     size_t n = view_points(v, wl, points, NAMES_MAX);
     buf_addz(out, "\n## ");
-    plain(out, wl, 40);
+    report_plain(out, wl, 40);
     buf_addc(out, '\n');
+    if (str_eqz(wl, "load")) {
+        buf_addc(out, '\n');
+        view_limits(v->doc, out);
+        buf_addc(out, '\n');
+    }
     for (size_t i = 0; i < n; i++) {
         if (is_turn(points[i]))
             continue;
         if (points[i].n) {
             buf_addz(out, "\n### ");
-            plain(out, points[i], 60);
+            report_plain(out, points[i], 60);
             buf_addc(out, '\n');
         }
         table(v, wl, points[i], out);
     }
     turn_table(v, wl, "turn_ttft_ms", "### First token of each turn", out);
     turn_table(v, wl, "turn_recomputed_tokens", "### Prompt tokens recomputed in each turn", out);
+    memory(v, wl, out);
 }
 
 /* ---- what is said in words ------------------------------------------------------------------ */
@@ -212,19 +267,19 @@ static void add_loss(void *arg, const struct view_row *ours, const struct view_r
 {
     struct loss_list *l = arg;
     buf_addz(l->out, "- ");
-    plain(l->out, theirs->title, 60);
+    report_plain(l->out, theirs->title, 60);
     if (theirs->point.n) {
         buf_addz(l->out, ", ");
-        plain(l->out, theirs->point, 48);
+        report_plain(l->out, theirs->point, 48);
     }
     buf_addz(l->out, ": ");
-    plain(l->out, theirs->arm, 60);
+    report_plain(l->out, theirs->arm, 60);
     buf_addc(l->out, ' ');
     view_number(l->out, theirs->median);
     buf_addz(l->out, " against ");
     view_number(l->out, ours->median);
     buf_addc(l->out, ' ');
-    plain(l->out, ours->unit, 20);
+    report_plain(l->out, ours->unit, 20);
     const char *verdict = view_verdict_text(view_differ(&l->noise, theirs, ours));
     buf_addf(l->out, " (%.2f times as good%s%s)\n", view_gain(theirs, ours), *verdict ? "; " : "",
              verdict);
@@ -269,7 +324,7 @@ static void parity(const struct json *doc, struct buf *out)
             if (!str_eqz(view_str(p, "probe"), probes[k]) || json_real(json_get(p, "round")) > 0)
                 continue;
             buf_addf(out, "| %s | ", probes[k]);
-            plain(out, view_str(p, "arm"), 60);
+            report_plain(out, view_str(p, "arm"), 60);
             if (!have) {
                 buf_addz(out, " | | ");
             } else {
@@ -281,7 +336,7 @@ static void parity(const struct json *doc, struct buf *out)
                 else
                     buf_addf(out, " | for %zu bytes | ", same);
             }
-            plain(out, text, 160);
+            report_plain(out, text, 160);
             buf_addz(out, " |\n");
             first = have ? first : text;
             have = true;
@@ -298,9 +353,9 @@ static void failures(const struct json *doc, struct buf *out)
         if (json_bool(json_get(a, "ran")))
             continue;
         buf_addz(out, any ? "- " : "\n## What did not run\n\n- ");
-        plain(out, view_str(a, "name"), 60);
+        report_plain(out, view_str(a, "name"), 60);
         buf_addz(out, ": ");
-        plain(out, view_str(a, "why_not"), 300);
+        report_plain(out, view_str(a, "why_not"), 300);
         buf_addc(out, '\n');
         any = true;
     }
@@ -314,11 +369,11 @@ static void failures(const struct json *doc, struct buf *out)
         const char *const keys[] = {"arm", "workload", "phase"};
         for (int k = 0; k < 3; k++) {
             buf_addz(out, "| ");
-            plain(out, view_str(f, keys[k]), 60);
+            report_plain(out, view_str(f, keys[k]), 60);
             buf_addc(out, ' ');
         }
         buf_addf(out, "| %.0f | ", json_real(json_get(f, "attempt")) + 1);
-        plain(out, view_str(f, "message"), 300);
+        report_plain(out, view_str(f, "message"), 300);
         buf_addz(out, " |\n");
     }
 }

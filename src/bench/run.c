@@ -24,7 +24,9 @@ static const char *const workload_names[] = {"matrix", "load", "replay"};
 struct run_arm {
     struct arm arm;
     bool ok;
-    char why[300]; /* why it cannot run */
+    char why[300];          /* why it cannot run */
+    double decode, prefill; /* tokens per second, for estimates */
+    bool speed_known;
 };
 
 struct run {
@@ -59,6 +61,20 @@ static void say(const struct run *r, const char *fmt, ...)
 
 /* ---- arms ----------------------------------------------------------------------------------- */
 
+/* Tokens per second that decoding and reading may reach, for the estimate of time only: what the
+ * arm made in earlier runs, otherwise from the bytes of the model. */
+static void guess_speed(const struct run *r, struct run_arm *a)
+{
+    double bytes = (double)manifest_model_bytes(r->p->values.model);
+    double per_thread = 4e9 * fmax(1, fmin(r->p->values.threads, 8));
+    a->speed_known =
+        r->p->known_speed && r->p->known_speed(r->p->arg, a->arm.name, &a->decode, &a->prefill);
+    if (a->speed_known)
+        return;
+    a->decode = bytes > 0 ? fmin(200, fmax(1, per_thread / bytes)) : 50;
+    a->prefill = a->decode * 4;
+}
+
 /* An arm that was asked for by name must be well-formed; whether it can run is another matter. */
 static enum qn_status add_arm(struct run *r, const char *word, struct qn_err *err)
 {
@@ -75,6 +91,7 @@ static enum qn_status add_arm(struct run *r, const char *word, struct qn_err *er
     a->ok = arm_check(&a->arm, &values, &why) == QN_OK;
     snprintf(a->why, sizeof a->why, "%.299s", why.msg);
     r->n_ok += a->ok;
+    guess_speed(r, a);
     return QN_OK;
 }
 
@@ -100,40 +117,30 @@ static enum qn_status open_arms(struct run *r, struct qn_err *err)
 
 /* ---- the plan ------------------------------------------------------------------------------- */
 
-/* Tokens per second that decoding and reading may reach, from the bytes of the model: for the
- * estimate of time only. */
-static void guess_rates(const struct run *r, double *decode, double *prefill)
-{
-    double bytes = (double)manifest_model_bytes(r->p->values.model);
-    double per_thread = 4e9 * fmax(1, fmin(r->p->values.threads, 8));
-    *decode = bytes > 0 ? fmin(200, fmax(1, per_thread / bytes)) : 50;
-    *prefill = *decode * 4;
-}
-
 static bool has_workload(const struct bench_params *p, int k)
 {
     return k == MATRIX ? p->with_matrix : k == LOAD ? p->with_load : p->with_replay;
 }
 
-static double guess_seconds(const struct run *r, int k)
+static double guess_seconds(const struct run *r, const struct run_arm *a, int k)
 {
-    double read = 0, written = 0, decode, prefill;
-    guess_rates(r, &decode, &prefill);
+    double read = 0, written = 0;
     if (k == MATRIX)
         matrix_tokens(&r->p->w, &read, &written);
     else if (k == LOAD)
         load_tokens(&r->load, &r->p->w, &read, &written);
     else
         replay_tokens(&r->replays, &read, &written);
-    return 3 + read / prefill + written / decode;
+    return 3 + read / a->prefill + written / a->decode;
 }
 
 static void plan_total(struct run *r)
 {
     r->total_s = 0;
     for (int k = 0; k < N_WORKLOAD; k++)
-        if (has_workload(r->p, k))
-            r->total_s += guess_seconds(r, k) * r->n_ok * r->p->rounds;
+        for (int i = 0; i < r->n_arm && has_workload(r->p, k); i++)
+            if (r->arms[i].ok)
+                r->total_s += guess_seconds(r, &r->arms[i], k) * r->p->rounds;
 }
 
 static enum qn_status prepare(struct run *r, struct qn_err *err)
@@ -167,31 +174,47 @@ static void time_text(struct buf *out, double s)
         buf_addf(out, "%.1f h", s / 3600);
 }
 
+static void plan_arm(const struct run_arm *a, struct buf *out)
+{
+    buf_addf(out, "arm       %-15s ", a->arm.name);
+    if (a->ok)
+        buf_addf(out, "%s\n", a->arm.about);
+    else
+        buf_addf(out, "cannot run: %s\n", a->why);
+}
+
+static void plan_workload(const struct run *r, int k, struct buf *out)
+{
+    buf_addf(out, "workload  %-15s %d rounds x %d arms; a cell takes about\n", workload_names[k],
+             r->p->rounds, r->n_ok);
+    for (int i = 0; i < r->n_arm; i++) {
+        const struct run_arm *a = &r->arms[i];
+        if (!a->ok)
+            continue;
+        buf_addf(out, "          %-15s ", a->arm.name);
+        time_text(out, guess_seconds(r, a, k));
+        buf_addz(out, a->speed_known ? "\n" : ", a guess from the size of the model\n");
+    }
+    if (k == LOAD)
+        load_plan_text(&r->load, out);
+    if (k == REPLAY)
+        replay_plan_text(&r->replays, out);
+}
+
 enum qn_status bench_plan(const struct bench_params *p, struct buf *out, struct qn_err *err)
 {
     struct run r = {.p = p};
     enum qn_status st = prepare(&r, err);
     for (int i = 0; i < r.n_arm && st == QN_OK; i++)
-        buf_addf(
-            out, "arm       %-15s %s%s\n", r.arms[i].arm.name,
-            r.arms[i].ok ? r.arms[i].arm.about : "cannot run: ", r.arms[i].ok ? "" : r.arms[i].why);
-    for (int k = 0; k < N_WORKLOAD && st == QN_OK; k++) {
-        if (!has_workload(p, k))
-            continue;
-        buf_addf(out, "workload  %-15s %d rounds x %d arms, each about ", workload_names[k],
-                 p->rounds, r.n_ok);
-        time_text(out, guess_seconds(&r, k));
-        buf_addc(out, '\n');
-        if (k == LOAD)
-            load_plan_text(&r.load, out);
-        if (k == REPLAY)
-            replay_plan_text(&r.replays, out);
-    }
+        plan_arm(&r.arms[i], out);
+    for (int k = 0; k < N_WORKLOAD && st == QN_OK; k++)
+        if (has_workload(p, k))
+            plan_workload(&r, k, out);
     if (st == QN_OK) {
         buf_addz(out, "order     every round goes over all arms before the next begins\n"
                       "estimate  ");
         time_text(out, r.total_s);
-        buf_addz(out, " in all, guessed from the size of the model\n");
+        buf_addz(out, " in all, from the speed of earlier runs where the history has one\n");
     }
     unprepare(&r);
     return st == QN_OK ? buf_ok(out, "the plan", err) : st;
@@ -382,9 +405,10 @@ static void note_no_start(struct run *r, const struct cell *c, const struct qn_e
     buf_free(&tail);
 }
 
-static enum qn_status run_cell(struct run *r, const struct arm *arm, int k, int round,
+static enum qn_status run_cell(struct run *r, const struct run_arm *which, int k, int round,
                                struct qn_err *err)
 {
+    const struct arm *arm = &which->arm;
     struct buf log = BUF_INIT, cache = BUF_INIT;
     struct qn_err why = {0};
     buf_addf(&log, "%s.logs/%02d-%s-%s-%d.log", r->p->out, r->n_cell, arm->name, workload_names[k],
@@ -407,7 +431,7 @@ static enum qn_status run_cell(struct run *r, const struct arm *arm, int k, int 
     c.values.cache = buf_z(&cache);
     log.p[strlen(r->p->out) + 5] = '/';
     snprintf(r->what, sizeof r->what, "%s %s", arm->name, workload_names[k]);
-    r->cell_s = guess_seconds(r, k);
+    r->cell_s = guess_seconds(r, which, k);
     r->cell_ns = clock_ns();
     enum qn_status st = dir_make(buf_z(&cache), err);
     if (st == QN_OK) {
@@ -439,7 +463,7 @@ static enum qn_status run_cells(struct run *r, struct qn_err *err)
             for (int i = 0; i < r->n_arm && st == QN_OK; i++) {
                 if (!has_workload(r->p, k) || !r->arms[i].ok)
                     continue;
-                st = run_cell(r, &r->arms[i].arm, k, round, err);
+                st = run_cell(r, &r->arms[i], k, round, err);
                 if (st == QN_OK)
                     st = save(r, "running", &json, err);
             }

@@ -127,8 +127,8 @@ static bool find_frame(const struct svg_axes *a, const struct svg_line *lines, s
                 continue;
             f->x0 = fmin(f->x0, x);
             f->x1 = fmax(f->x1, x);
-            f->y0 = fmin(f->y0, y);
-            f->y1 = fmax(f->y1, y);
+            f->y0 = fmin(f->y0, lines[k].lo ? fmin(y, lines[k].lo[i]) : y);
+            f->y1 = fmax(f->y1, lines[k].hi ? fmax(y, lines[k].hi[i]) : y);
         }
     if (!(f->x0 <= f->x1))
         return false;
@@ -172,6 +172,18 @@ static void axes(struct buf *out, const struct svg_axes *a, const struct frame *
     buf_addz(out, "</text>");
 }
 
+/* Whiskers stand a little beside each other where lines share an x. */
+static void line_whiskers(struct buf *out, const struct svg_line *l, const struct frame *f)
+{
+    for (size_t i = 0; i < l->n && l->lo && l->hi; i++) {
+        if (!isfinite(l->x[i]) || !(l->hi[i] > l->lo[i]))
+            continue;
+        double x = px(f, l->x[i]), top = py(f, l->hi[i]), low = py(f, l->lo[i]);
+        buf_addf(out, "<path class=\"whisker l%d\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh6M%.1f %.1fh6\"/>",
+                 l->colour % 8, x, low, top, x - 3, low, x - 3, top);
+    }
+}
+
 static void one_line(struct buf *out, const struct svg_line *l, const struct frame *f)
 {
     bool pen = false;
@@ -185,6 +197,7 @@ static void one_line(struct buf *out, const struct svg_line *l, const struct fra
         pen = true;
     }
     buf_addz(out, "\"/>");
+    line_whiskers(out, l, f);
     for (size_t i = 0; i < l->n && l->dots; i++)
         if (isfinite(l->x[i]) && isfinite(l->y[i]))
             buf_addf(out, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>",

@@ -25,6 +25,7 @@ void svg_bars(struct buf *out, struct str unit, const struct svg_bar *bars, size
 struct svg_line {
     struct str name;
     const double *x, *y;
+    const double *lo, *hi; /* ends of whiskers, or NULL */
     size_t n;
     int colour;
     bool dots;

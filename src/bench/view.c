@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench/noise.h"
 #include "bench/quantile.h"
@@ -199,4 +200,83 @@ void view_number(struct buf *out, double x)
 struct str view_str(const struct json *o, const char *key)
 {
     return json_str(json_get(o, key));
+}
+
+double view_users(struct str point)
+{
+    char text[32], *end;
+    snprintf(text, sizeof text, "%.*s", (int)(point.n < 31 ? point.n : 31), point.n ? point.p : "");
+    double users = strtod(text, &end);
+    return end != text && strncmp(end, " user", 5) == 0 ? users : 0;
+}
+
+static bool is_first_cell(const struct json *cell, struct str workload)
+{
+    return str_eq(view_str(cell, "workload"), workload) &&
+           !(json_real(json_get(cell, "round")) > 0);
+}
+
+size_t view_phases(const struct view *v, struct str workload, struct str *out, size_t max)
+{
+    const struct json *cells = json_get(v->doc, "cells");
+    size_t n = 0;
+    for (size_t i = 0; i < json_len(cells); i++) {
+        struct json_iter it = {0};
+        const struct json *legs = json_get(json_at(cells, i), "peak_rss_by_phase");
+        if (is_first_cell(json_at(cells, i), workload))
+            while (json_next(legs, &it))
+                n = add_unique(out, n, max, it.key);
+    }
+    return n;
+}
+
+double view_phase_mib(const struct view *v, struct str arm, struct str workload, struct str phase)
+{
+    const struct json *cells = json_get(v->doc, "cells");
+    for (size_t i = 0; i < json_len(cells); i++) {
+        const struct json *c = json_at(cells, i);
+        struct json_iter it = {0};
+        if (!is_first_cell(c, workload) || !str_eq(view_str(c, "arm"), arm))
+            continue;
+        while (json_next(json_get(c, "peak_rss_by_phase"), &it))
+            if (str_eq(it.key, phase))
+                return json_real(it.val) / 0x1p20;
+    }
+    return (double)NAN;
+}
+
+void view_limits(const struct json *doc, struct buf *out)
+{
+    static const char *const names[][2] = {{"limit_ttft_ms", "first token"},
+                                           {"limit_tpot_ms", "time per token"},
+                                           {"limit_e2e_ms", "whole answer"}};
+    const char *between = "Answers within the limits: ";
+    for (size_t i = 0; i < 3; i++) {
+        double ms = json_real(json_get(json_get(doc, "workload"), names[i][0]));
+        if (!(ms > 0))
+            continue;
+        buf_addf(out, "%s%s at most %g ms", between, names[i][1], ms);
+        between = ", ";
+    }
+    buf_addz(out, *between == ',' ? "." : "No limits were set: every answer is within them.");
+}
+
+/* At least twelve digits, so that they need no escaping. */
+static bool is_hex(struct str s)
+{
+    for (size_t i = 0; i < 12; i++)
+        if (i >= s.n || !strchr("0123456789abcdef", s.p[i]) || !s.p[i])
+            return false;
+    return true;
+}
+
+void view_source(const struct json *doc, struct buf *out)
+{
+    const struct json *s = json_get(json_get(doc, "manifest"), "source");
+    struct str commit = view_str(s, "commit"), sum = view_str(s, "sha256");
+    if (is_hex(commit))
+        buf_addf(out, " (commit %.12s%s)", commit.p,
+                 json_bool(json_get(s, "changed")) ? ", changed" : "");
+    else if (is_hex(sum))
+        buf_addf(out, " (sources %.12s)", sum.p);
 }

@@ -67,6 +67,17 @@ struct str view_own_arm(const struct view *v);
 /* True for arms of this program (quern, quern-serial, ...). */
 bool view_is_own(struct str arm);
 
+/* Users of a point of a closed loop ("4 users": 4), else 0. */
+double view_users(struct str point);
+/* The phases of a workload's first round whose memory is known, in order; and that of one arm, NAN
+ * where it is not known. */
+size_t view_phases(const struct view *v, struct str workload, struct str *out, size_t max);
+double view_phase_mib(const struct view *v, struct str arm, struct str workload, struct str phase);
+/* A sentence: within which limits an answer counts for goodput. */
+void view_limits(const struct json *doc, struct buf *out);
+/* " (commit 0123456789ab, changed)", " (sources 0123456789ab)" or nothing. */
+void view_source(const struct json *doc, struct buf *out);
+
 /* The text of a member of an object; empty if it is none. */
 struct str view_str(const struct json *o, const char *key);
 /* "12.3", "1234", "0.987": at least three digits that count. */

@@ -1,20 +1,22 @@
 /*
- * cmd_bench_history.c - `quern bench history` and `quern bench compare`: runs that were kept, how a
- * figure went over them, two runs side by side. Prints; measures nothing.
+ * cmd_bench_history.c - `quern bench history`, `show` and `compare`: runs that were kept, how a
+ * figure went over them, one run's report again, two runs side by side. Measures nothing.
  */
 #include <stdlib.h>
 
 #include "base/file.h"
 #include "bench/history.h"
+#include "bench/report.h"
 #include "cli/history_file.h"
 #include "cli/verbs.h"
 
 enum { RECORD_MAX = 1 << 30 };
 
 struct history_opts {
-    const char *file, *metric, *arm, *workload, *arms;
+    const char *file, *metric, *arm, *workload, *arms, *out;
     struct cli_strs add;
     int64_t last;
+    bool md, html, table;
 };
 
 enum qn_status history_default(const char *given, struct history **out, struct qn_err *err)
@@ -64,6 +66,22 @@ static int finish(const struct cli *c, enum qn_status st, struct buf *out, const
     return rc;
 }
 
+/* The page of charts, into the file that was named. */
+static enum qn_status write_page(struct history *h, const struct history_opts *o, bool arm_named,
+                                 struct buf *said, struct qn_err *err)
+{
+    struct buf page = BUF_INIT;
+    const struct history_figure f = {
+        .arm = arm_named ? o->arm : NULL, .metric = o->metric, .workload = o->workload};
+    enum qn_status st = history_page(h, &f, &page, err);
+    if (st == QN_OK)
+        st = file_write_atomic(o->out, buf_str(&page), err);
+    if (st == QN_OK)
+        buf_addf(said, "%s\n", o->out);
+    buf_free(&page);
+    return st;
+}
+
 static int run_history(const struct cli *c, void *opts)
 {
     const struct history_opts *o = opts;
@@ -73,7 +91,9 @@ static int run_history(const struct cli *c, void *opts)
     enum qn_status st = history_default(o->file, &h, &err);
     if (st == QN_OK)
         st = add_files(h, &o->add, &out, &err);
-    if (st == QN_OK && o->metric)
+    if (st == QN_OK && o->out)
+        st = write_page(h, o, cli_flagged(c, "arm"), &out, &err);
+    else if (st == QN_OK && o->metric)
         st = history_trend(
             h,
             &(struct history_figure){.arm = o->arm, .metric = o->metric, .workload = o->workload},
@@ -105,6 +125,26 @@ static enum qn_status open_run(const char *word, const char *file, struct json *
         st = json_parse(buf_str(&text), word, JSON_DEPTH_MAX, out, err);
     buf_free(&text);
     return st;
+}
+
+static int run_show(const struct cli *c, void *opts)
+{
+    const struct history_opts *o = opts;
+    struct json *doc = NULL;
+    struct buf out = BUF_INIT;
+    struct qn_err err = {0};
+    if (o->md + o->html + o->table > 1)
+        return cli_usage(c, "--md, --html and --table exclude each other");
+    enum qn_status st = open_run(c->pos[0], o->file, &doc, &err);
+    if (st == QN_OK && !str_eqz(json_str(json_get(doc, "format")), "quern-bench"))
+        st =
+            err_set(&err, QN_BAD_INPUT, "bench", "%s is no record of quern bench serve", c->pos[0]);
+    if (st == QN_OK)
+        (o->html ? report_html : o->table ? report_table : report_markdown)(doc, &out);
+    if (st == QN_OK)
+        st = buf_ok(&out, "the report", &err);
+    json_free(doc);
+    return finish(c, st, &out, &err);
 }
 
 static int run_compare(const struct cli *c, void *opts)
@@ -169,6 +209,13 @@ static const struct cli_opt history_rows[] = {
      .arg = "NAME",
      .help = "Only this workload's.",
      .off = CLI_AT_STR(struct history_opts, workload)},
+    {.name = "out",
+     .short_name = 'o',
+     .type = CLI_STR,
+     .arg = "FILE.html",
+     .help = "Write one HTML file instead: a chart of every headline figure, or of --metric, over "
+             "the runs, with their noise; of all arms unless --arm names one.",
+     .off = CLI_AT_STR(struct history_opts, out)},
     {.name = "add",
      .type = CLI_STRS,
      .arg = "FILE",
@@ -196,11 +243,47 @@ const struct cli_verb verb_bench_history = {
         "larger than what both scattered. Diagnostic runs are listed but not compared.",
     .examples = "quern bench history\n"
                 "quern bench history --metric decode_tps\n"
+                "quern bench history --out history.html\n"
                 "quern bench history --add laptop.json",
     .opts = history_rows,
     .opts_size = sizeof(struct history_opts),
     .pos_name = "argument",
     .run = run_history,
+};
+
+static const struct cli_opt show_rows[] = {
+    OPT_HISTORY,
+    {.name = "md",
+     .type = CLI_FLAG,
+     .help = "The whole report as Markdown; so also without an option.",
+     .off = CLI_AT_FLAG(struct history_opts, md)},
+    {.name = "html",
+     .type = CLI_FLAG,
+     .help = "The whole report as one HTML file.",
+     .off = CLI_AT_FLAG(struct history_opts, html)},
+    {.name = "table",
+     .type = CLI_FLAG,
+     .help = "The few figures that a README shows, as a table of Markdown.",
+     .off = CLI_AT_FLAG(struct history_opts, table)},
+    {.type = CLI_END},
+};
+
+const struct cli_verb verb_bench_show = {
+    .name = "bench show",
+    .summary = "the report of a measured run, made again from its record",
+    .usage = "[options] RUN",
+    .about =
+        "RUN is the JSON file of a run, or a number from `quern bench history` (which keeps no "
+        "single requests: memory over time and distributions are missing then). Prints.",
+    .examples = "quern bench show run.json --md > run.md\n"
+                "quern bench show run.json --html > run.html\n"
+                "quern bench show run.json --table",
+    .opts = show_rows,
+    .opts_size = sizeof(struct history_opts),
+    .pos_min = 1,
+    .pos_max = 1,
+    .pos_name = "RUN",
+    .run = run_show,
 };
 
 const struct cli_verb verb_bench_compare = {

@@ -282,6 +282,7 @@ static const struct cli_opt bench_serve_opts[] = {
 
 /* What the command line needs to keep alive while the run lasts. */
 struct setup {
+    struct history *history; /* NULL: none yet, or it cannot be read */
     struct buf model, llama, out, command, self;
     struct bench_params p;
     struct progress line;
@@ -301,6 +302,18 @@ static void on_line(void *arg, const char *line)
 {
     struct setup *s = arg;
     cli_say(s->cli, "%s", line);
+}
+
+static bool on_speed(void *arg, const char *arm, double *decode, double *prefill)
+{
+    struct setup *s = arg;
+    struct history_speed v;
+    struct str model = path_base(buf_z(&s->model));
+    if (!s->history || !history_rates(s->history, model.p, arm, &v))
+        return false;
+    *decode = v.decode;
+    *prefill = v.prefill;
+    return true;
 }
 
 /* llama-server: as given, or the newest that our build script made, or by PATH. */
@@ -478,6 +491,7 @@ static enum qn_status set_up(const struct cli *c, const struct bench_serve_opts 
     p->diagnostic = o->diagnostic;
     p->progress = on_progress;
     p->say = on_line;
+    p->known_speed = on_speed;
     p->arg = s;
     return QN_OK;
 }
@@ -560,8 +574,12 @@ static int run_bench_serve(const struct cli *c, void *opts)
     int rc;
     if (set_up(c, o, &s, &err) != QN_OK)
         rc = cli_fail(c, &err);
-    else
+    else {
+        if (!o->no_history)
+            history_default(o->history, &s.history, &err); /* for estimates only */
         rc = o->dry_run ? print_plan(c, &s.p) : measure(c, o, &s);
+        history_close(s.history);
+    }
     struct buf *const bufs[] = {&s.model, &s.llama, &s.out, &s.command, &s.self};
     for (size_t i = 0; i < sizeof bufs / sizeof bufs[0]; i++)
         buf_free(bufs[i]);
@@ -576,14 +594,15 @@ const struct cli_verb verb_bench_serve = {
         "Starts each server, waits until it is ready, sends it streamed requests, and writes what "
         "came back and when. ARM is quern (the default), quern-serial, quern-kv, quern-spec, "
         "quern-isolated, quern-disk, llama.cpp, mlx-lm, all (what can run here), the URL of a "
-        "server that runs "
-        "already, or a text file that says how a server is started.\n\nWhat every figure means, "
+        "server that runs already, or a text file that says how a server is started; NAME=ARM "
+        "calls it otherwise, so that one arm can take part twice.\n\nWhat every figure means, "
         "the "
         "format of such files and of recordings: docs/bench-serve.md.",
     .examples =
         "quern bench serve\n"
         "quern bench serve quern llama.cpp --gguf SmolLM2-135M-Instruct.Q4_1.gguf --rounds 3\n"
         "quern bench serve all --workload matrix,load,replay --dry-run\n"
+        "quern bench serve quern quern-again=quern   # what two runs of one thing differ by\n"
         "quern bench serve http://127.0.0.1:8080 --workload load --users 1,4,16",
     .opts = bench_serve_opts,
     .opts_size = sizeof(struct bench_serve_opts),

@@ -6,10 +6,11 @@
 #include "cli/verbs.h"
 
 static const struct cli_verb *const verbs[] = {
-    &verb_serve,   &verb_generate,    &verb_chat,          &verb_get,           &verb_convert,
-    &verb_inspect, &verb_fit,         &verb_tokenize,      &verb_parity,        &verb_kl,
-    &verb_bench,   &verb_bench_serve, &verb_bench_history, &verb_bench_compare, &verb_bench_native,
-    &verb_cache,   &verb_version,     &verb_help,          &verb_engine,
+    &verb_serve,         &verb_generate,   &verb_chat,          &verb_get,
+    &verb_convert,       &verb_inspect,    &verb_fit,           &verb_tokenize,
+    &verb_parity,        &verb_kl,         &verb_bench,         &verb_bench_serve,
+    &verb_bench_history, &verb_bench_show, &verb_bench_compare, &verb_bench_native,
+    &verb_cache,         &verb_version,    &verb_help,          &verb_engine,
 };
 
 const struct cli_verb *const *cli_verbs(size_t *n)

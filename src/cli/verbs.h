@@ -12,6 +12,7 @@ extern const struct cli_verb verb_bench_compare;
 extern const struct cli_verb verb_bench_history;
 extern const struct cli_verb verb_bench_native;
 extern const struct cli_verb verb_bench_serve;
+extern const struct cli_verb verb_bench_show;
 extern const struct cli_verb verb_cache;
 extern const struct cli_verb verb_chat;
 extern const struct cli_verb verb_engine;

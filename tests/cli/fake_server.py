@@ -4,7 +4,9 @@ usage: fake_server.py PORT LOG BEHAVIOUR
 Streams answers in the shape of the OpenAI API. LOG gets a line of JSON per answer with the moments,
 on the clock that quern reads too (CLOCK_MONOTONIC), just before each piece was handed to the kernel:
 a test compares the two clocks' readings of one event, so it does not depend on how fast the machine
-is. BEHAVIOUR names a fault, or "good"; "x-once" is fault x in the first answer only.
+is. BEHAVIOUR names a fault, or "good"; "x-once" is fault x in the first answer only. "cache" counts a
+token for every four characters of a prompt, and as cached what an earlier prompt began with too; LOG
+has the messages then. "third" begins every third answer late.
 """
 import json
 import os
@@ -15,7 +17,7 @@ import time
 
 TTFT_S, GAP_S, PREFIX = 0.030, 0.008, 5
 LOCK = threading.Lock()
-STATE = {"answers": 0}
+STATE = {"answers": 0, "prompts": []}
 
 
 def chunk(data):
@@ -31,10 +33,26 @@ def piece(chat, text, finish=None):
     return event({"choices": [{"index": 0, **body, "finish_reason": finish}]})
 
 
+def common(a, b):
+    n = min(len(a), len(b))
+    return next((i for i in range(n) if a[i] != b[i]), n)
+
+
+def cache_counts(body):
+    """Prompt and cached tokens of a server with a perfect prefix cache."""
+    text = json.dumps(body.get("messages") or body.get("prompt"))
+    with LOCK:
+        cached = max((common(text, p) for p in STATE["prompts"]), default=0)
+        STATE["prompts"].append(text)
+    return {"prompt_tokens": len(text) // 4, "prompt_tokens_details": {"cached_tokens": cached // 4}}
+
+
 class Answer:
     def __init__(self, conn, chat, body, fault, log):
         self.conn, self.chat, self.body, self.fault, self.log = conn, chat, body, fault, log
-        self.sent = {"output_ns": [], "prompt": json.dumps(body)[:40]}
+        self.sent = {"output_ns": [], "pid": os.getpid()}
+        if fault == "cache":
+            self.sent["messages"] = body.get("messages")
 
     def send(self, data, output=False):
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -55,7 +73,7 @@ class Answer:
             self.conn.sendall(chunk(b'{"error":{"message":"no more cheese"}}') + b"0\r\n\r\n")
             return
         self.head(kind="text/html" if fault == "type" else "text/event-stream")
-        time.sleep(TTFT_S)
+        time.sleep(0.4 if fault == "late" else TTFT_S)
         for i in range(n):
             if i:
                 time.sleep(GAP_S)
@@ -65,6 +83,8 @@ class Answer:
         self.send(piece(self.chat, "", None if fault == "finish" else "length"))
         counts = {"prompt_tokens": 20, "completion_tokens": 1 if fault == "counts" else n,
                   "prompt_tokens_details": {"cached_tokens": PREFIX}}
+        if fault == "cache":
+            counts.update(cache_counts(self.body))
         if fault == "usage-type":
             counts["completion_tokens"] = "many"
         if fault != "usage":
@@ -117,9 +137,11 @@ def serve(conn, behaviour, log):
             data += conn.recv(65536)
         with LOCK:
             STATE["answers"] += 1
-            first = STATE["answers"] == 1
+            first, third = STATE["answers"] == 1, STATE["answers"] % 3 == 0
         once = behaviour.endswith("-once")
         fault = behaviour.removesuffix("-once") if first or not once else "good"
+        if behaviour == "third":
+            fault = "late" if third else "good"
         answer = Answer(conn, b"/chat/" in head.split(b"\r\n")[0], json.loads(data), fault, log)
         try:
             answer.run()

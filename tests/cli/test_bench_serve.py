@@ -124,6 +124,164 @@ def test_load_figures_follow_from_the_requests(bench, arm):
     assert len({p[:12] for p in prompts}) == len(prompts)  # salted from the first word on
 
 
+def share_of(requests, what, of):
+    return 100 * sum(r["result"][what] for r in requests) / sum(r["result"][of] for r in requests)
+
+
+def test_ramp_burst_and_reuse(bench, arm):
+    file, _ = arm("cache")
+    _, doc = bench(file, *QUICK, "-w", "load", "--users", "2", "--requests", "2", "--load-tokens", "4",
+                   "--prompt-tokens", "64", "--rates", "", rc=0)
+
+    def of(point):
+        return [r for r in doc["requests"] if r["phase"] == point]
+    ramp = sorted(of("ramp to 2"), key=lambda r: r["start_ns"])
+    second = [r for r in ramp if r["user"] == 1]  # comes a second later, while the first goes on
+    assert ramp[0]["user"] == 0 and second[0]["start_ns"] - ramp[0]["start_ns"] >= 0.99e9
+    assert len(second) == 2 and max(r["start_ns"] for r in ramp if r["user"] == 0) > second[0]["start_ns"]
+    burst = of("burst of 4")
+    assert sorted(r["user"] for r in burst) == [0, 1, 2, 3]
+    ends = [r["start_ns"] + r["result"]["wall_ms"] * 1e6 for r in burst]
+    assert max(r["start_ns"] for r in burst) < min(ends)  # nobody waits for anybody
+    for point, low, high in (("2 users", 0, 15), ("ramp to 2", 0, 15), ("burst of 4", 0, 15),
+                             ("no shared beginning", 0, 15), ("shared beginning", 50, 100)):
+        share = summary(doc, "fake", "cached_share", "load", point)["median"]
+        assert share == pytest.approx(share_of(of(point), "cached_tokens", "prompt_tokens"), rel=1e-6)
+        assert low <= share <= high, point  # no prompt but those that shall begin like another
+
+
+def test_goodput_and_fairness(bench, arm, tmp_path):
+    file, _ = arm("third")
+    _, doc = bench(file, *QUICK, "-w", "load", "--users", "2", "--requests", "3", "--load-tokens", "6",
+                   "--rates", "", "--no-ramp", "--no-reuse", "--no-burst", "--limit-ttft", "200",
+                   "--limit-tpot", "1000", rc=0)
+    reqs = [r for r in doc["requests"] if r["phase"] == "2 users"]
+    begin, end = reqs[0]["start_ns"], 0
+    served, waited, good = [0, 0], [0, 0], 0
+    for r in reqs:
+        at = r["result"]["output_event_ms"]
+        begin = min(begin, r["start_ns"])
+        end = max(end, r["start_ns"] + r["result"]["wall_ms"] * 1e6)
+        good += r["result"]["ttft_ms"] <= 200 and (at[-1] - at[0]) / (len(at) - 1) <= 1000
+        served[r["user"]] += r["result"]["completion_tokens"]
+        waited[r["user"]] += r["result"]["wall_ms"]
+    speed = [s / w for s, w in zip(served, waited)]
+    assert good < len(reqs) == 6
+    assert summary(doc, "fake", "goodput", "load", "2 users")["median"] == \
+        pytest.approx(good / ((end - begin) / 1e9), rel=1e-3)
+    assert summary(doc, "fake", "request_rate", "load", "2 users")["median"] == \
+        pytest.approx(6 / ((end - begin) / 1e9), rel=1e-3)
+    jain = sum(speed) ** 2 / (2 * sum(v * v for v in speed))
+    assert summary(doc, "fake", "fairness", "load", "2 users")["median"] == pytest.approx(jain, rel=1e-4)
+    text, page = (tmp_path / "run.md").read_text(), (tmp_path / "run.html").read_text()
+    for report in (text, page):
+        assert "Answers within the limits: first token at most 200 ms, time per token at most 1000 ms." in report
+        assert "answers within the limits" in report and "fairness" in report
+        assert "Memory over time" in report
+    cell = doc["cells"][0]
+    assert len(cell["rss"]) >= 2 and cell["peak_rss_bytes"] >= max(b for _, b in cell["rss"])
+    assert set(cell["peak_rss_by_phase"]) == {"warmup", "2 users"}
+    assert re.search(r"\| fake \| \d+ \| \d+ \| [▁▂▃▄▅▆▇█]{24} \|", text)
+    assert "Memory at most in each phase" in page
+
+
+RECORDING = {
+    "format": "quern-agent-recording", "version": 1, "name": "short", "system": "Be brief.",
+    "turns": [{"append": [{"role": "user", "content": "first " * 40}], "max_tokens": 3},
+              {"append": [{"role": "assistant", "content": "second " * 40},
+                          {"role": "user", "content": "third " * 40}], "max_tokens": 3},
+              {"append": [{"role": "assistant", "content": "fourth " * 40},
+                          {"role": "user", "content": "fifth " * 40}], "max_tokens": 3}],
+    "compact": {"before_turn": 2, "summary": "What was before."}}
+
+
+def test_replay(bench, arm, tmp_path):
+    """What is sent in each turn of each form, what is recomputed of it, and when a server ends."""
+    file, log = arm("cache")
+    (tmp_path / "short.json").write_text(json.dumps(RECORDING))
+    _, doc = bench(file, *QUICK, "-w", "replay", "--recording", tmp_path / "short.json", rc=0)
+    said = [(s["pid"], [m["content"].strip() for m in s["messages"]]) for s in sent(log)]
+    assert len(said) == 9
+    words = ["first", "second", "third", "fourth", "fifth"]
+
+    def is_history(messages, expected):
+        assert re.fullmatch(r"Session [0-9a-f]{12}\.\nBe brief\.", messages[0])
+        return [m.split()[0] for m in messages[1:]] == expected
+    for form in (0, 3, 6):
+        assert is_history(said[form][1], words[:1]) and is_history(said[form + 1][1], words[:3])
+    assert is_history(said[2][1], words) and is_history(said[8][1], words)
+    assert said[5][1][1] == "What was before." and is_history(said[5][1][:1] + said[5][1][2:], ["fifth"])
+    assert len({s[1][0] for s in said}) == 3  # a session of its own each
+    cut = next(i for i in range(1, 9) if said[i][0] != said[i - 1][0])
+    assert cut in (7, 8) and len({pid for pid, _ in said}) == 2
+    for form, name in enumerate(("short", "short, compacted", "short, restarted")):
+        total = recomputed = 0
+        for turn in range(3):
+            r = next(q for q in doc["requests"] if q["phase"] == name and q["index"] == turn)["result"]
+            new = r["prompt_tokens"] - r["cached_tokens"]
+            row = summary(doc, "fake", "turn_recomputed_tokens", "replay", f"{name} #{turn + 1:02d}")
+            assert row["median"] == new
+            kept = turn and (form, turn) != (1, 2) and form * 3 + turn != cut
+            assert (new < r["prompt_tokens"] / 1.4) == bool(kept), (name, turn, r)
+            total, recomputed = total + r["prompt_tokens"], recomputed + new
+        assert summary(doc, "fake", "replay_recomputed_share", "replay", name)["median"] == \
+            pytest.approx(100 * recomputed / total, rel=1e-6)
+
+
+SMALL = ["--diagnostic", "--rounds", "1", "--ctx", "1024", "--runs", "1", "--tokens", "6", "--ttft-runs", "0",
+         "--context", "256", "--concurrent", "2", "--ready", "60", "--ignore-eos", "--threads", "1"]
+
+
+def test_own_arms_run(bench):
+    """Every arm of this program, with a tiny model; prompts kept on disk outlive a restart."""
+    own = ["quern", "quern-serial", "quern-kv", "quern-spec", "quern-isolated", "quern-disk"]
+    _, doc = bench(*own, "again=quern", *SMALL, rc=0)
+    assert [c["arm"] for c in doc["cells"]] == [*own, "again"] and not doc["failures"]
+    for name in own:
+        assert summary(doc, name, "e2e_tps")["n"] == 1 and summary(doc, name, "concurrent_tps")["n"] == 1
+        kept = summary(doc, name, "restart_cached_tokens")["median"]
+        assert (kept > 200) == (name == "quern-disk"), (name, kept)
+    texts = {p["arm"]: p["text"] for p in doc["parity"] if p["probe"] == "completion"}
+    assert len({texts[n] for n in ("quern", "quern-serial", "quern-spec", "quern-isolated", "again")}) == 1
+
+
+def test_native(bench, quern, model, tmp_path):
+    """The engine without HTTP: from the same prompts, frozen; the difference is the server's."""
+    out, ids = tmp_path / "native.json", tmp_path / "ids.json"
+    args = ["bench", "native", "--model", model, "--tokens", "6", "--ignore-eos", "--threads", "1"]
+    said = quern(*args, "--repeat", "2", "--ttft-tokens", "100", "--out", out, ok=True).stdout
+    assert re.search(r"^decode_tps +[\d.]+ \(median of 2\)$", said, re.M)
+    doc = json.loads(out.read_text())
+    assert doc["format"] == "quern-bench" and doc["schema"] == 1
+    prompts = doc["prompt_ids"]
+    assert len(prompts["decode"]) == len(prompts["ttft"]) == 2
+    text = bytes(i for i in prompts["decode"][0] if i < 256).decode()  # the tiny vocabulary is bytes
+    nonce = re.fullmatch(r"user\nRun ([0-9a-f]{12}): write a detailed essay about the history of computing\."
+                         r"\nassistant\n", text).group(1)
+    rows = {s["metric"]: s for s in doc["summary"]}
+    assert set(rows) == {"decode_tps", "ttft_cold_ms", "prefill_tps"}
+    assert all(r["arm"] == "native" and r["n"] == 2 for r in rows.values())
+    for ttft, speed, p in zip(rows["ttft_cold_ms"]["samples"], rows["prefill_tps"]["samples"], prompts["ttft"]):
+        assert speed == pytest.approx(len(p) * 1000 / ttft, rel=1e-9)
+    _, served = bench("quern", *SMALL, "--context", "0", rc=0)
+    first = next(r for r in served["requests"] if r["phase"] == "decode")
+    assert nonce in first["content"] and first["result"]["prompt_tokens"] == len(prompts["decode"][0])
+    (tmp_path / "served.json").write_text(record("tiny", "", [50, 60, 70]))
+    said = quern(*args, "--ids", out, "--against", tmp_path / "served.json", ok=True).stdout
+    native, more, ms = map(float, re.search(r"server, decode: 60\.0 of ([\d.]+) tok/s: overhead (-?[\d.]+) % "
+                                            r"\((-?[\d.]+) ms a token\)", said).groups())
+    assert more == pytest.approx(100 * (native / 60 - 1), abs=0.3)
+    assert ms == pytest.approx(1000 / 60 - 1000 / native, abs=0.05)
+    ids.write_text("[[1, 2, 999999]]")
+    assert "token 2 is not in 0..511" in quern(*args, "--ids", ids, ok=False).stderr
+    reference = tmp_path / "float32.json"
+    quern("bench", "native", "--model", model, "--reference", reference, "--ignore-eos", ok=True)
+    probes = json.loads(reference.read_text())["probes"]
+    assert [(p["arm"], p["probe"]) for p in probes] == [("float32", "completion"), ("float32", "chat")]
+    _, served = bench("quern", *SMALL, "--context", "0", "--reference", reference, rc=0)
+    assert [p["arm"] for p in served["parity"]] == ["float32", "float32", "quern", "quern"]
+
+
 @pytest.mark.parametrize("behaviour, kind", [
     ("usage", "no_usage"), ("usage-type", "bad_usage"), ("utf8", "bad_utf8"), ("json", "bad_json"),
     ("done", "no_done"), ("after-done", "after_done"), ("finish", "no_finish"), ("half", "truncated"),
@@ -244,7 +402,7 @@ def test_history_and_comparison(quern, env, tmp_path):
     listed = quern("bench", "history", ok=True).stdout.splitlines()
     assert [line.split()[0] for line in listed[1:]] == ["4", "3", "2", "1"]
     assert "trial; diagnostic" in listed[1]
-    trend = quern("bench", "history", "--metric", "decode_tps", ok=True).stdout.splitlines()
+    trend = quern("bench", "history", "--metric", "decode_tps", ok=True).stdout.splitlines()[:-1]
     assert len(trend) == 3  # not the diagnostic one
     assert "+1.0 % (within the noise)" in trend[1] and trend[2].endswith("+18.8 %")
     out = quern("bench", "compare", "1", "3", ok=True).stdout
@@ -257,6 +415,28 @@ def test_history_and_comparison(quern, env, tmp_path):
     assert "no run 9" in quern("bench", "compare", "1", "9", ok=False).stderr
     (tmp_path / "x.json").write_text("{}")
     assert "no record" in quern("bench", "history", "--add", tmp_path / "x.json", ok=False).stderr
+
+
+def test_history_page_and_show(quern, tmp_path):
+    for i, rates in enumerate(([99, 100, 101], [100, 101, 102], [119, 120, 121])):
+        (tmp_path / f"{i}.json").write_text(record("m<x>", f"run & {i}", rates))
+        quern("bench", "history", "--add", tmp_path / f"{i}.json", ok=True)
+    page = tmp_path / "history.html"
+    quern("bench", "history", "--out", page, ok=True)
+    text = page.read_text()
+    assert text.count("<svg") == 1 and text.count("whisker l0") == 3  # one figure, three runs
+    assert "+18.8 %" in text and "(within the noise)" not in text  # the newest change
+    assert "m&lt;x&gt;, cpu" in text and "run &amp; 2" in text and "<script" not in text
+    quern("bench", "history", "--out", page, "--metric", "ttft_cold_ms", ok=True)
+    assert "No run has such a figure" in page.read_text()
+    assert re.search("^[▁▂▃▄▅▆▇█]{3}  m<x>", quern("bench", "history", "--metric", "decode_tps", ok=True).stdout, re.M)
+    assert "| decode | tok/s | 120 (119–121) |" in quern("bench", "show", "3", ok=True).stdout
+    out = quern("bench", "show", tmp_path / "0.json", "--table", ok=True).stdout
+    assert out == "| | quern |\n|---|---|\n| decode, tokens/s | 100 |\n"
+    assert "<svg" in quern("bench", "show", "1", "--html", ok=True).stdout
+    (tmp_path / "x.json").write_text("{}")
+    assert "no record" in quern("bench", "show", tmp_path / "x.json", ok=False).stderr
+    assert quern("bench", "show", "1", "--html", "--md").returncode == 2
 
 
 def test_arms_of_one_run_are_compared(quern, tmp_path):
@@ -275,32 +455,38 @@ def test_arms_of_one_run_are_compared(quern, tmp_path):
         assert quern("bench", "compare", *args).returncode == 2
 
 
-def test_a_run_is_kept(bench, arm, quern):
+def test_a_run_is_kept(bench, arm, quern, tmp_path):
     file, _ = arm("good")
     r, _ = bench(file, *QUICK, "--label", "kept", rc=0)
+    for ext in ("md", "html"):  # the reports follow from the record
+        assert quern("bench", "show", tmp_path / "run.json", f"--{ext}", ok=True).stdout == \
+            (tmp_path / f"run.{ext}").read_text()
     assert "kept as run 1" in r.stdout
     assert "kept; diagnostic" in quern("bench", "history", ok=True).stdout
 
 
-def test_screenshot(bench, arm, tmp_path):
+def test_screenshot(bench, arm, quern, tmp_path):
     """The report in headless Chromium, light and dark: something is drawn, and the two differ."""
     chromium = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if not chromium:
         pytest.skip("no headless Chromium: apt-get install chromium-headless-shell")
     file, _ = arm("good")
     bench(file, *QUICK, rc=0)
+    (tmp_path / "kept.json").write_text(record("m", "", [50, 100]))
+    quern("bench", "history", "--add", tmp_path / "kept.json", "--out", tmp_path / "history.html", ok=True)
     shots = []
-    for scheme in (1, 0):
-        shot = tmp_path / f"{scheme}.png"
+    for scheme, page in ((1, "run"), (0, "run"), (0, "history")):
+        shot = tmp_path / f"{scheme}{page}.png"
         subprocess.run([chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                         f"--blink-settings=preferredColorScheme={scheme}", "--window-size=600,1000",
-                        f"--screenshot={shot}", f"file://{tmp_path / 'run.html'}"],
+                        f"--screenshot={shot}", f"file://{tmp_path / page}.html"],
                        check=True, capture_output=True, timeout=90)
         shots.append(pixels(shot.read_bytes()))
-    light, dark = shots
+    light, dark, history = shots
     assert light["size"] == dark["size"] == (600, 1000)
+    assert history["mean"] < 80 and history["teal"] > 20  # a dot, a whisker, a key
     assert light["mean"] > 200 and dark["mean"] < 80  # a page and its night
-    for shot in shots:
+    for shot in (light, dark):
         assert shot["teal"] > 500, shot  # the first arm's bars are there
 
 

@@ -106,6 +106,26 @@ static void test_urls(void **state)
 }
 
 /* Every built-in arm can be read, and its command filled. */
+/* One arm under two names; a URL's own = is none. */
+static void test_named(void **state)
+{
+    static const char *const cases[][3] = {
+        {"again=quern", "again", "quern serve as it comes"},
+        {"x=http://h:1/v1", "x", "a server that runs already"},
+        {"http://h:1/a=b", "h:1/a=b", "a server that runs already"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct arm a;
+        struct qn_err err;
+        CHECK_OK(arm_open(cases[i][0], &a, &err), err);
+        assert_string_equal(a.name, cases[i][1]);
+        assert_string_equal(a.about, cases[i][2]);
+        arm_free(&a);
+    }
+    struct arm a;
+    struct qn_err err;
+    CHECK_FAILS(arm_open("again=qern", &a, &err), QN_NOT_FOUND, err, "quern-serial");
+}
+
 static void test_builtin(void **state)
 {
     struct arm_values v = values;
@@ -177,8 +197,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_words),          cmocka_unit_test(test_refused),
         cmocka_unit_test(test_missing_values), cmocka_unit_test(test_flags_of_a_build),
-        cmocka_unit_test(test_urls),           cmocka_unit_test(test_builtin),
-        cmocka_unit_test(test_tree),           cmocka_unit_test(test_log_tail),
+        cmocka_unit_test(test_urls),           cmocka_unit_test(test_named),
+        cmocka_unit_test(test_builtin),        cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_log_tail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
