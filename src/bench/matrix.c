@@ -306,8 +306,9 @@ enum qn_status matrix_run(struct cell *c, struct qn_err *err)
 
 void matrix_tokens(const struct workload_params *w, double *read, double *written)
 {
-    *read = 200 + 40.0 * w->decode_runs + (double)w->ttft_tokens * (w->ttft_runs + 1) +
-            4.0 * w->ctx_tokens + 40.0 * w->concurrent;
+    /* Prompts asked again come from the server's cache, but for the one after the restart. */
+    *read = 200 + 40.0 * w->decode_runs + (double)w->ttft_tokens * w->ttft_runs +
+            2.0 * w->ctx_tokens + 40.0 * w->concurrent;
     *written = WARM_TOKENS + 2 * PARITY_TOKENS + (double)w->decode_tokens * w->decode_runs +
                SHORT_TOKENS * (w->ttft_runs + 3) + (w->ctx_tokens ? 2 * CTX_TOKENS : 0) +
                (double)w->concurrent_tokens * w->concurrent;

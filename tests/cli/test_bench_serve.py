@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import statistics
 import struct
 import subprocess
@@ -346,6 +347,24 @@ def test_what_cannot_run_is_said(bench, arm):
     assert [a["name"] for a in doc["arms"] if not a["ran"]] == ["llama.cpp"]
     r, _ = bench("nothing.arm", *QUICK, rc=1)
     assert "neither a built-in arm" in r.stderr
+
+
+def test_a_server_that_runs_already(bench, tmp_path):
+    """Nothing is started, ended or known of its processes; nobody is accused of using processors."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "-B", str(FAKE), str(port), str(tmp_path / "sent"), "good"])
+    try:
+        _, doc = bench(f"http://127.0.0.1:{port}/v1/", *QUICK, "--context", "64", rc=0)
+        assert server.poll() is None
+    finally:
+        server.kill()
+        server.wait()
+    cell = doc["cells"][0]
+    assert doc["arms"][0]["name"] == f"127.0.0.1:{port}" and doc["arms"][0]["url"]
+    assert cell["foreign_processors"] is None and not any("during" in m for m in doc["marks"])
+    metrics = {s["metric"] for s in doc["summary"]}
+    assert "ctx_ttft_ms" in metrics and not metrics & {"ready_ms", "restart_ttft_ms", "peak_rss_mib"}
 
 
 def test_dry_run_starts_nothing(bench, arm, tmp_path):
