@@ -113,6 +113,8 @@ static enum qn_status walk(const char *dir, bool whole, seen_fn *seen, void *arg
 
 /* ---- for a store ---------------------------------------------------------------------------- */
 
+enum { WARNINGS = 16 }; /* of single damaged records; then only their number */
+
 /* A record found, with its header while it may be told. */
 struct found {
     struct entry *e;
@@ -126,7 +128,6 @@ struct finds {
     struct found *v;
     size_t n, cap;
     int64_t swept, damaged, other, foreign;
-    struct qn_err first; /* the first damage */
     bool no_memory;
 };
 
@@ -183,8 +184,8 @@ static void seen_by_store(void *arg, const struct store_find *f, const struct re
     } else if (f->status == QN_NO_MEMORY) {
         l->no_memory = true;
     } else {
-        if (!l->damaged++)
-            l->first = f->err;
+        if (l->damaged++ < WARNINGS)
+            log_line(LOG_WARN, "store", "%s; removed", f->err.msg);
         unlink(f->path);
     }
 }
@@ -236,8 +237,7 @@ static void warn_finds(const struct finds *l)
 {
     const char *dir = l->st->dir;
     if (l->damaged)
-        log_line(LOG_WARN, "store", "%s: %lld damaged records removed; the first: %s", dir,
-                 (long long)l->damaged, l->first.msg);
+        log_line(LOG_WARN, "store", "%s: %lld damaged records removed", dir, (long long)l->damaged);
     if (l->other)
         log_line(LOG_WARN, "store", "%s: %lld records of another format left alone", dir,
                  (long long)l->other);

@@ -1,10 +1,11 @@
 """The prompt cache on disk (`quern serve --ssd-cache`) and `quern cache`: what a restart finds, what
 flush says, what kill -9, damage and a second server do. QUERN_KILLS sets how often the server is
-killed (10; `make kills` does it 500 times)."""
+killed (10; `make kills` does it 500 times), QUERN_KILLS_SEED when."""
 
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
@@ -110,6 +111,64 @@ def test_damage_is_a_miss(serve, kind, tmp_path, quern):  # noqa: F811
     assert code == 0 and "damaged records removed" in err
 
 
+def test_after_a_crash_and_a_change_of_model(serve, env, tmp_path):  # noqa: F811
+    """public-bugs 21: killed while it writes; a record cut, a bit flipped in another, one of a model
+    with other layers put in, a temporary file left. It starts, warns of each, answers as without a
+    cache, and what is sound still counts."""
+    folder, prompts = tmp_path / "kv", [f"{i} of twenty. " + TEXT * 3 for i in range(20)]
+    mine, other = make_kind("full", tmp_path), make_kind("windows", tmp_path)
+    args = (mine, "--ssd-cache", folder, "--ctx", 2048)
+    plain = serve(mine, "--prompt-cache", "0", "--ctx", 2048)
+    want = [ask(plain, p)[0] for p in prompts]
+    s = serve(other, "--ssd-cache", folder, "--ctx", 2048)
+    ask(s, prompts[0])
+    s.stop()
+    foreign = records(folder)[0]
+    s = serve(*args)
+    assert [ask(s, p)[0] for p in prompts[:14]] == want[:14]
+    assert flush(s)["durable"]
+    for p in prompts[14:]:
+        ask(s, p)
+    s.stop(signal.SIGKILL)
+    own = [r for r in records(folder) if r.parent != foreign.parent]
+    assert len(own) >= 14
+    os.truncate(own[0], own[0].stat().st_size // 2)
+    data = bytearray(own[1].read_bytes())
+    data[-100] ^= 16
+    own[1].write_bytes(data)
+    (own[0].parent / foreign.name).write_bytes(foreign.read_bytes())
+    (own[0].parent / "tmp.7").write_bytes(data[:999])
+    s = serve(*args)
+    assert not (own[0].parent / "tmp.7").exists()
+    got = [ask(s, p) for p in prompts]
+    assert [g[0] for g in got] == want
+    assert sum(g[1] == len(p) - 1 for g, p in zip(got[:14], prompts)) >= 11  # all but the damaged
+    code, err = s.stop()
+    assert code == 0
+    for path in (own[0], own[0].parent / foreign.name, own[1]):  # one warning each
+        assert len([x for x in err.splitlines() if " warn " in x and path.name in x]) == 1, err
+    assert foreign.exists() and not (own[0].parent / foreign.name).exists()
+
+
+def test_a_disk_without_room(env, tmp_path):
+    """public-bugs 21: what cannot be written is not kept; no request notices."""
+    folder = make_kind("full", tmp_path)
+
+    def no_room():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    s = Serving(env, folder, "--ssd-cache", tmp_path / "kv", "--ctx", 2048, before=no_room)
+    first = ask(s, TEXT * 12)
+    told = flush(s)
+    assert not told["durable"] and told["durable_tokens"] == 0 and "cannot write" in told["reason"]
+    assert ask(s, TEXT * 12) == (first[0], len(TEXT) * 12 - 1)  # memory has it
+    assert disk(s)["failed_writes"] > 0 and disk(s)["records"] == 0
+    code, err = s.stop()
+    assert code == 0 and err.count("nothing is kept on disk until") == 1, err
+    assert not list((tmp_path / "kv").glob("*/*.kv")) and not list((tmp_path / "kv").glob("*/tmp.*"))
+
+
 def test_two_servers_and_other_refusals(serve, quern, model, tmp_path):  # noqa: F811
     folder = tmp_path / "kv"
     s = serve(model, "--ssd-cache", folder)
@@ -164,7 +223,8 @@ def test_the_list(serve, quern, model, tmp_path):  # noqa: F811
 
 def test_kill_9(env, tmp_path, quern):
     """Killed at random instants under load: it starts again, and never a wrong answer."""
-    kills, rng, folder = int(os.environ.get("QUERN_KILLS", "10")), random.Random(9), tmp_path / "kv"
+    kills, folder = int(os.environ.get("QUERN_KILLS", "10")), tmp_path / "kv"
+    rng = random.Random(int(os.environ.get("QUERN_KILLS_SEED", "9")))
     prompts = [TEXT * rng.randrange(2, 14) + f"Number {i}: " for i in range(24)]
     args = (make_kind("full", tmp_path), "--ctx", 2048, "--threads", 1)
     plain = Serving(env, *args, "--prompt-cache", "0")
@@ -204,3 +264,4 @@ def test_kill_9(env, tmp_path, quern):
     quern("cache", "verify", folder, ok=True)
     assert sum(g[1] for g in got) + reused > 0
     assert not list(folder.glob("*/tmp.*"))
+    print(f"{kills} kills; {reused} tokens reused between them, {sum(g[1] for g in got)} at the end")

@@ -94,6 +94,40 @@ def test_a_conversation(serve, kind, where):  # noqa: F811
     assert "prompt_cache" not in stats(plain)
 
 
+def test_thinking_that_the_template_strips(serve, tmp_path):  # noqa: F811
+    """public-bugs 19: a template that drops old thinking costs what follows the first change, no
+    more; another option of the template costs its own part."""
+    folder = tmp_path / "full"
+    shutil.copytree(TINY, folder)
+    write_tokenizer(folder, eos=257)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config["chat_template"] = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' %}"
+        "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}"
+        "{{ '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}"
+        "{% if enable_thinking is defined and not enable_thinking %}{{ '<think></think>' }}{% endif %}")
+    path.write_text(json.dumps(config))
+    s, plain = serve(folder, *ARGS), serve(folder, "--prompt-cache", "0", "--ctx", 2048)
+
+    def both(messages, **more):
+        text, usage = chat(s, messages, **more)
+        assert text == chat(plain, messages, **more)[0]
+        return usage["prompt_tokens"], cached(usage)
+
+    n, got = both([SYSTEM, FIRST])
+    assert got == 0
+    talk = [SYSTEM, FIRST, {"role": "assistant", "content": "<think>Hm. Well.</think>Red."},
+            {"role": "user", "content": "Another one."}]
+    m, got = both(talk)
+    assert n <= got < m  # the prompt before came back whole; the answer as the template has it
+    talk[2] = {"role": "assistant", "content": "<think>Otherwise.</think>Red."}
+    assert both(talk) == (m, m - 1)  # what the template drops is no difference
+    k, got = both(talk, chat_template_kwargs={"enable_thinking": False})
+    assert k == m + len("<think></think>") and got == m
+    assert both(talk, chat_template_kwargs={"enable_thinking": False}) == (k, k - 1)
+
+
 def test_every_dialect_tells(serve, kind):  # noqa: F811
     s = serve(kind, *ARGS)
     body = {"model": kind.name, "max_tokens": 5, "temperature": 0, "system": SYSTEM["content"],

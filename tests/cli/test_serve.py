@@ -18,10 +18,10 @@ from conftest import QUERN, ROOT
 
 
 class Serving:
-    def __init__(self, env, *args):
+    def __init__(self, env, *args, before=None):
         self.proc = subprocess.Popen([str(QUERN), "serve", "--port", "0", *map(str, args)],
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                     env=env)
+                                     env=env, preexec_fn=before)
         self.text = ""
         while "Ctrl-C" not in self.text:
             line = self.proc.stdout.readline()
