@@ -21,6 +21,16 @@ enum { FILE_MAX = 64 << 10, ASK_S = 60 };
     "command = {quern} serve --port {port} --ctx {ctx} --threads {threads} --no-access-log "
 #define QUERN_HELP "help = {quern} serve --help\n"
 
+/* Where mlx has no GPU it multiplies quantized weights one by one: 50 ns each, so that a token of a
+ * small model takes seconds. That is found out by a small product, in processor time. */
+#define MLX_PROBE                                                                                  \
+    "probe = {python} -c \"import sys, time, mlx.core as mx, mlx_lm.server; "                      \
+    "w = mx.quantize(mx.ones((1024, 1024), mx.float16)); x = mx.ones((1, 1024), mx.float16); "     \
+    "mx.eval(w, x); t = time.process_time(); mx.eval(mx.quantized_matmul(x, *w)); "                \
+    "t = (time.process_time() - t) * 1e9 / 2**20; slow = t > 10 and 'cpu' in "                     \
+    "str(mx.default_device()); sys.exit('mlx computes on the CPU here and takes %.0f ns a "        \
+    "weight: no answer would end in time' % t if slow else 0)\"\n"
+
 static const struct {
     const char *name, *text;
 } builtin[] = {
@@ -54,8 +64,7 @@ static const struct {
      "about = mlx_lm.server on the same folder\n"
      "command = {python} -m mlx_lm.server --model {model} --host 127.0.0.1 --port {port}\n"
      "health = /health\n"
-     "model = default_model\n"
-     "probe = {python} -c \"import mlx_lm.server\"\n"},
+     "model = default_model\n" MLX_PROBE},
 };
 enum { N_BUILTIN = sizeof builtin / sizeof builtin[0] };
 
@@ -364,9 +373,11 @@ static enum qn_status ask(const struct arm *a, const char *command, const struct
         st = file_read(log, 1 << 20, said, err);
     unlink(log);
     if (st == QN_OK && (late || c.status != 0)) {
+        while (said->n && isspace((unsigned char)said->p[said->n - 1]))
+            said->n--;
         size_t n = said->n < 200 ? said->n : 200;
-        st = err_set(err, QN_UNSUPPORTED, "bench", "%s %s%s%.*s", argv[0],
-                     late ? "does not answer" : "cannot run", n ? ": " : "", (int)n,
+        st = err_set(err, QN_UNSUPPORTED, "bench", "%s %s%s%.*s", path_base(argv[0]).p,
+                     late ? "does not answer" : "fails", n ? ": " : "", (int)n,
                      said->n ? said->p + (said->n - n) : "");
         for (char *p = err ? err->msg : NULL; p && *p; p++)
             *p = *p == '\n' ? ' ' : *p;

@@ -144,25 +144,21 @@ static void value_cell(struct buf *out, const struct view_row *r, bool best)
 }
 
 static void table_row(const struct view *v, struct str wl, struct str pt, struct str metric,
-                      struct str name, struct buf *out)
+                      struct buf *out)
 {
-    const struct view_row *best = NULL, *any = NULL;
-    for (size_t i = 0; i < v->n_arm; i++) {
-        const struct view_row *r = view_find(v, v->arms[i], wl, pt, metric);
-        any = any ? any : r;
-        if (r && r->better != BETTER_NEITHER && r->median > 0 && (!best || view_gain(r, best) > 1))
-            best = r;
-    }
+    const struct view_row *best = view_best(v, wl, pt, metric), *any = NULL;
+    for (size_t i = 0; i < v->n_arm && !any; i++)
+        any = view_find(v, v->arms[i], wl, pt, metric);
     if (!any)
         return;
     buf_addz(out, "<tr><td>");
-    svg_text(out, name.n ? name : any->title);
+    svg_text(out, any->title);
     buf_addz(out, "</td><td class=\"l soft\">");
     svg_text(out, any->unit);
     buf_addz(out, "</td>");
     for (size_t i = 0; i < v->n_arm; i++) {
         const struct view_row *r = view_find(v, v->arms[i], wl, pt, metric);
-        value_cell(out, r, r && r == best && v->n_arm > 1);
+        value_cell(out, r, r && r == best);
     }
     buf_addz(out, "</tr>\n");
 }
@@ -184,7 +180,7 @@ static void table(const struct view *v, struct str wl, struct str pt, struct buf
     size_t n = view_metrics(v, wl, pt, metrics, NAMES_MAX);
     table_head(v, "figure", out);
     for (size_t i = 0; i < n; i++)
-        table_row(v, wl, pt, metrics[i], (struct str){0}, out);
+        table_row(v, wl, pt, metrics[i], out);
     buf_addz(out, "</table></div>\n");
 }
 

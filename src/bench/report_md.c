@@ -92,18 +92,6 @@ static void cell_text(struct buf *out, const struct view_row *r, bool best)
     buf_addz(out, r->stable ? " |" : " † |");
 }
 
-static const struct view_row *best_of(const struct view *v, struct str wl, struct str pt,
-                                      struct str metric)
-{
-    const struct view_row *best = NULL;
-    for (size_t i = 0; i < v->n_arm; i++) {
-        const struct view_row *r = view_find(v, v->arms[i], wl, pt, metric);
-        if (r && r->better != BETTER_NEITHER && r->median > 0 && (!best || view_gain(r, best) > 1))
-            best = r;
-    }
-    return v->n_arm > 1 ? best : NULL;
-}
-
 static void table_head(const struct view *v, const char *first, struct buf *out)
 {
     buf_addf(out, "\n| %s | unit |", first);
@@ -121,7 +109,7 @@ static void table_head(const struct view *v, const char *first, struct buf *out)
 static void metric_row(const struct view *v, struct str wl, struct str pt, struct str metric,
                        struct buf *out)
 {
-    const struct view_row *best = best_of(v, wl, pt, metric);
+    const struct view_row *best = view_best(v, wl, pt, metric);
     const struct view_row *any = NULL;
     for (size_t i = 0; i < v->n_arm && !any; i++)
         any = view_find(v, v->arms[i], wl, pt, metric);
@@ -169,7 +157,7 @@ static void turn_table(const struct view *v, struct str wl, const char *metric, 
         buf_addz(out, strstr(metric, "_ms") ? " | ms |" : " | tokens |");
         for (size_t k = 0; k < v->n_arm; k++) {
             const struct view_row *r = view_find(v, v->arms[k], wl, points[i], str_of(metric));
-            cell_text(out, r, r && r == best_of(v, wl, points[i], str_of(metric)));
+            cell_text(out, r, r && r == view_best(v, wl, points[i], str_of(metric)));
         }
         buf_addc(out, '\n');
     }

@@ -83,14 +83,10 @@ static void write_text(const char *text, double n, struct buf *out)
 
 static void write_row(const struct view *v, size_t i, struct str point, double n, struct buf *out)
 {
-    const struct view_row *best = NULL, *any = NULL;
     struct str wl = str_of(rows[i].workload), metric = str_of(rows[i].metric);
-    for (size_t k = 0; k < v->n_arm; k++) {
-        const struct view_row *r = view_find(v, v->arms[k], wl, point, metric);
-        any = any ? any : r;
-        if (r && r->median > 0 && (!best || view_gain(r, best) > 1))
-            best = r;
-    }
+    const struct view_row *best = view_best(v, wl, point, metric), *any = NULL;
+    for (size_t k = 0; k < v->n_arm && !any; k++)
+        any = view_find(v, v->arms[k], wl, point, metric);
     if (!any)
         return;
     buf_addz(out, "| ");
@@ -98,7 +94,7 @@ static void write_row(const struct view *v, size_t i, struct str point, double n
     buf_addz(out, " |");
     for (size_t k = 0; k < v->n_arm; k++) {
         const struct view_row *r = view_find(v, v->arms[k], wl, point, metric);
-        bool bold = r && r == best && v->n_arm > 1;
+        bool bold = r && r == best;
         buf_addz(out, bold ? " **" : " ");
         if (!r)
             buf_addz(out, "-");

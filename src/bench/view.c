@@ -116,6 +116,24 @@ double view_gain(const struct view_row *a, const struct view_row *b)
     return a->better == BETTER_HIGHER ? a->median / b->median : b->median / a->median;
 }
 
+const struct view_row *view_best(const struct view *v, struct str workload, struct str point,
+                                 struct str metric)
+{
+    const struct view_row *best = NULL;
+    bool alone = false; /* nobody is as good as the best */
+    size_t n = 0;
+    for (size_t i = 0; i < v->n_arm; i++) {
+        const struct view_row *r = view_find(v, v->arms[i], workload, point, metric);
+        n += r != NULL;
+        if (!r || r->better == BETTER_NEITHER || !(r->median > 0))
+            continue;
+        double gain = best ? view_gain(r, best) : INFINITY;
+        alone = gain > 1 || (alone && gain < 1);
+        best = gain > 1 ? r : best;
+    }
+    return alone && n > 1 ? best : NULL;
+}
+
 bool view_is_timed(struct str unit)
 {
     return str_eqz(unit, "ms") || str_eqz(unit, "tok/s") || str_eqz(unit, "req/s");

@@ -37,6 +37,11 @@ size_t view_metrics(const struct view *v, struct str workload, struct str point,
 const struct view_row *view_find(const struct view *v, struct str arm, struct str workload,
                                  struct str point, struct str metric);
 
+/* The arm that is best at a figure; NULL when several are, when there is only one, or when better
+ * means nothing. */
+const struct view_row *view_best(const struct view *v, struct str workload, struct str point,
+                                 struct str metric);
+
 /* How much better row a is than b: above 1 = better, whatever way the metric goes. NAN if it cannot
  * be said. */
 double view_gain(const struct view_row *a, const struct view_row *b);

@@ -116,6 +116,38 @@ static void test_gains(void **state)
     assert_int_equal(view_differ(&noise, &fast, &slow), VERDICT_FEW);
 }
 
+/* Equal figures have no winner, and a lone arm is none. */
+static void test_best(void **state)
+{
+    static const struct {
+        double a, b, c; /* 0 = not measured */
+        int best;       /* -1 = none */
+    } cases[] = {{1, 2, 3, 2},  {3, 2, 1, 0},  {3, 3, 1, -1}, {1, 3, 3, -1},
+                 {3, 1, 3, -1}, {2, 0, 0, -1}, {0, 2, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const double v[3] = {cases[i].a, cases[i].b, cases[i].c};
+        struct buf b = BUF_INIT;
+        struct json *doc;
+        struct qn_err err;
+        struct view view;
+        buf_addz(&b, "{\"summary\":[");
+        for (int k = 0, n = 0; k < 3; k++)
+            if (v[k] > 0)
+                buf_addf(&b,
+                         "%s{\"arm\":\"%c\",\"metric\":\"m\",\"better\":\"higher\",\"median\":%g}",
+                         n++ ? "," : "", 'a' + k, v[k]);
+        buf_addz(&b, "]}");
+        CHECK_OK(json_parse(buf_str(&b), "record", 64, &doc, &err), err);
+        assert_true(view_open(doc, &view));
+        const struct view_row *r = view_best(&view, STR_LIT(""), STR_LIT(""), STR_LIT("m"));
+        if ((r ? r->arm.p[0] - 'a' : -1) != cases[i].best)
+            fail_msg("case %zu", i);
+        view_close(&view);
+        json_free(doc);
+        buf_free(&b);
+    }
+}
+
 static void test_steps(void **state)
 {
     static const double cases[][2] = {{10, 2}, {7, 2}, {100, 20}, {0.3, 0.1}, {23, 5}, {1e6, 2e5}};
@@ -129,7 +161,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_html),     cmocka_unit_test(test_markdown),
         cmocka_unit_test(test_nonsense), cmocka_unit_test(test_gains),
-        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_steps),    cmocka_unit_test(test_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
