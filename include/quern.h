@@ -68,6 +68,12 @@ enum qn_mtp_mode {
     QN_MTP_BEHIND_NORM,
 };
 
+/* What a draft model in a folder of its own is. */
+enum qn_draft_kind {
+    QN_DRAFT_NONE = 0,
+    QN_DRAFT_DSPARK, /* a block drafter: docs/speculation.md */
+};
+
 struct qn_engine_params {
     const char *model_dir; /* MLX checkpoint folder */
     int32_t n_thread;      /* 0 = one per available CPU */
@@ -83,6 +89,9 @@ struct qn_engine_params {
      * "turbo:kKvV" (rotated values; docs/kv-quant.md). */
     const char *kv_quant;
     enum qn_mtp_mode mtp;
+    /* A draft model that reads this model's states, in a folder of its own, instead of a head. */
+    enum qn_draft_kind draft_kind;
+    const char *draft_dir;
     void (*progress)(void *arg, const char *what, double done); /* done in [0,1]; may be NULL */
     void *progress_arg;
 };
@@ -289,7 +298,9 @@ QN_API int32_t qn_step_max_rows(const struct qn_engine *e);
  *
  * While a sequence has a context its steps cost more: the last layer runs for every row. */
 
-/* A head is loaded (qn_engine_params.mtp). */
+/* A head is loaded (qn_engine_params.mtp), or what takes its place (draft_kind): that has contexts
+ * and guesses as a head has, but gives no logits, continues no guesses of an earlier call, and its
+ * probabilities are its own word for how sure it is. */
 QN_API bool qn_mtp_available(const struct qn_engine *e);
 
 /* A context for seq, which takes the states of the steps to come. One per sequence; free it before

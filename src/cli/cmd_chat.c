@@ -409,8 +409,8 @@ static enum qn_status start(struct chat *ch, struct qn_err *err)
 {
     struct buf history = BUF_INIT;
     QN_TRY(check_kwargs(ch->o, err));
-    const struct engine_args args = {ch->o->threads, ch->o->ctx, ch->o->kv_quant,
-                                     draft_opts_mtp(&ch->o->draft)};
+    const struct engine_args args = {
+        .threads = ch->o->threads, .ctx = ch->o->ctx, .kv_quant = ch->o->kv_quant};
     QN_TRY(session_open(ch->o->model, &args, &ch->o->draft, &ch->s, err));
     if (!ch->s.chat)
         QN_FAIL(err, QN_UNSUPPORTED, "chat",

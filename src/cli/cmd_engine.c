@@ -13,8 +13,8 @@
 #include "sched/lm_serve.h"
 
 struct engine_opts {
-    const char *model, *kv_quant, *disk;
-    int64_t ctx, threads, cache, mtp, disk_max;
+    const char *model, *kv_quant, *disk, *draft_model;
+    int64_t ctx, threads, cache, mtp, disk_max, draft_kind;
 };
 
 static const struct cli_opt engine_opts[] = {
@@ -48,6 +48,18 @@ static const struct cli_opt engine_opts[] = {
      .max = 1e15,
      .help = "Most that it may take.",
      .off = CLI_AT_SIZE(struct engine_opts, disk_max)},
+    {.name = "draft-kind",
+     .type = CLI_INT,
+     .arg = "N",
+     .min = QN_DRAFT_NONE,
+     .max = QN_DRAFT_DSPARK,
+     .help = "Draft model, as enum qn_draft_kind.",
+     .off = CLI_AT_INT(struct engine_opts, draft_kind)},
+    {.name = "draft-model",
+     .type = CLI_STR,
+     .arg = "DIR|NAME",
+     .help = "Its folder.",
+     .off = CLI_AT_STR(struct engine_opts, draft_model)},
     {.type = CLI_END},
 };
 
@@ -71,6 +83,8 @@ static int run_engine(const struct cli *c, void *opts)
                               .ctx = o->ctx,
                               .kv_quant = o->kv_quant,
                               .mtp = (enum qn_mtp_mode)o->mtp,
+                              .draft_kind = (enum qn_draft_kind)o->draft_kind,
+                              .draft_model = o->draft_model,
                               .cache_bytes = o->cache,
                               .disk_dir = o->disk,
                               .disk_bytes = o->disk_max};

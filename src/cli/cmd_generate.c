@@ -350,7 +350,7 @@ static int run_generate(const struct cli *c, void *opts)
     if (st == QN_OK)
         st = session_open(
             o->model,
-            &(struct engine_args){o->threads, o->ctx, o->kv_quant, draft_opts_mtp(&o->draft)},
+            &(struct engine_args){.threads = o->threads, .ctx = o->ctx, .kv_quant = o->kv_quant},
             &o->draft, &s, &err);
     if (st == QN_OK && !term_interrupted())
         rc = answer_prompt(c, o, &s, buf_str(&text), &err);

@@ -421,6 +421,8 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         .mtp = draft_opts_mtp(&o->draft),
         .disk_dir = o->disk,
         .disk_bytes = cli_given(c, "ssd-cache-max") ? o->disk_max : DISK_BYTES,
+        .draft_kind = draft_opts_kind(&o->draft),
+        .draft_model = draft_opts_model(&o->draft),
     };
     if (o->disk && !ep.cache_bytes)
         QN_FAIL(err, QN_BAD_INPUT, "serve",

@@ -5,7 +5,7 @@
 
 #define WHERE "draft model"
 
-const char *const draft_kinds[] = {"off", "ngram", "mtp", "two-model", NULL};
+const char *const draft_kinds[] = {"off", "ngram", "mtp", "two-model", "dspark", NULL};
 const char *const draft_heads[] = {"auto", "before-norm", "behind-norm", NULL};
 
 static int kind_of(const struct draft_opts *o)
@@ -18,6 +18,16 @@ enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o)
     static const enum qn_mtp_mode modes[] = {QN_MTP_DEFAULT, QN_MTP_BEFORE_NORM,
                                              QN_MTP_BEHIND_NORM};
     return kind_of(o) == SPEC_MTP ? modes[o->head] : QN_MTP_OFF;
+}
+
+enum qn_draft_kind draft_opts_kind(const struct draft_opts *o)
+{
+    return kind_of(o) == SPEC_DSPARK ? QN_DRAFT_DSPARK : QN_DRAFT_NONE;
+}
+
+const char *draft_opts_model(const struct draft_opts *o)
+{
+    return draft_opts_kind(o) != QN_DRAFT_NONE ? o->model : NULL;
 }
 
 /* A guess is a token id: it has to mean the same to both. */
@@ -65,9 +75,10 @@ enum qn_status draft_opts_open(const struct draft_opts *o, const struct draft_ta
     int kind = kind_of(o);
     *draft = (struct served_engine){0};
     *out = (struct spec_params){.kind = (enum spec_kind)kind, .n_draft = (int32_t)o->n};
-    if (o->model && kind != SPEC_MODEL)
+    if (o->model && kind != SPEC_MODEL && draft_opts_kind(o) == QN_DRAFT_NONE)
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
-                "--draft-model goes with --draft-kind two-model, not with %s", draft_kinds[kind]);
+                "--draft-model goes with --draft-kind two-model and dspark, not with %s",
+                draft_kinds[kind]);
     if (kind == SPEC_MTP && !t->lm->ops->mtp_step)
         QN_FAIL(err, QN_UNSUPPORTED, WHERE,
                 "--draft-kind mtp: this model has no draft head (tensors mtp.*, mtp.safetensors or "

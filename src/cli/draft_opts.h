@@ -25,19 +25,21 @@ extern const char *const draft_kinds[], *const draft_heads[];
          .choices = draft_kinds,                                                                   \
          .def = "off",                                                                             \
          .help = "Who guesses the next tokens: ngram, what followed the same words before; mtp, "  \
-                 "the model's own draft head; two-model, --draft-model. docs/speculation.md.",     \
+                 "the model's own draft head; two-model, --draft-model; dspark, a block drafter "  \
+                 "made for the model, in --draft-model. docs/speculation.md.",                     \
          .off = CLI_AT_ENUM(S, draft.kind)},                                                       \
         {.name = "draft-model",                                                                    \
          .type = CLI_STR,                                                                          \
          .arg = "DIR|NAME",                                                                        \
-         .help = "Smaller model of the same vocabulary that guesses; implies two-model.",          \
+         .help = "Smaller model of the same vocabulary that guesses (implies two-model), or the "  \
+                 "folder of a block drafter.",                                                     \
          .off = CLI_AT_STR(S, draft.model)},                                                       \
         {.name = "num-draft-tokens",                                                               \
          .type = CLI_INT,                                                                          \
          .arg = "N",                                                                               \
          .min = 1,                                                                                 \
          .max = SPEC_DRAFT_MAX,                                                                    \
-         .def_text = "15 for ngram, else 6",                                                       \
+         .def_text = "15 for ngram, the block for dspark, else 6",                                 \
          .help = "Most tokens guessed at a time; fewer where they do not pay.",                    \
          .off = CLI_AT_INT(S, draft.n)},                                                           \
     {                                                                                              \
@@ -50,6 +52,9 @@ extern const char *const draft_kinds[], *const draft_heads[];
 
 /* What to load of the model's draft head. */
 enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o);
+/* Which draft model to load beside the model, and its folder or name; NULL with QN_DRAFT_NONE. */
+enum qn_draft_kind draft_opts_kind(const struct draft_opts *o);
+const char *draft_opts_model(const struct draft_opts *o);
 
 /* The model that the guesses are for. */
 struct draft_target {

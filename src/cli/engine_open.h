@@ -12,6 +12,8 @@ struct engine_args {
     int64_t threads, ctx;
     const char *kv_quant;
     enum qn_mtp_mode mtp;
+    enum qn_draft_kind draft_kind;
+    const char *draft_model; /* of draft_kind, as people wrote it */
 };
 /* Free *out with qn_engine_free. */
 enum qn_status engine_open(const char *dir, const struct engine_args *a, struct qn_engine **out,

@@ -13,8 +13,9 @@
 static enum qn_status open_here(const struct served_params *p, struct served_engine *s,
                                 struct qn_err *err)
 {
-    QN_TRY(engine_open(p->dir, &(struct engine_args){p->threads, p->ctx, p->kv_quant, p->mtp},
-                       &s->engine, err));
+    const struct engine_args a = {p->threads, p->ctx,        p->kv_quant,
+                                  p->mtp,     p->draft_kind, p->draft_model};
+    QN_TRY(engine_open(p->dir, &a, &s->engine, err));
     s->info = qn_engine_info(s->engine);
     s->tok = engine_tok(s->engine);
     s->chat = engine_chat(s->engine);
@@ -57,8 +58,9 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
         dir_flag[] = "--model", threads_flag[] = "--threads", ctx_flag[] = "--ctx",
         cache_flag[] = "--prompt-cache", kv_flag[] = "--kv-quant", disk_flag[] = "--ssd-cache",
         max_flag[] = "--ssd-cache-max", verb[] = "engine-process", self[] = "/proc/self/exe";
-    static char mtp_flag[] = "--mtp", mtp_modes[][2] = {"0", "1", "2", "3"};
-    char *argv[21] = {self, verb, dir_flag, (char *)p->dir};
+    static char mtp_flag[] = "--mtp", modes[][2] = {"0", "1", "2", "3"},
+                kind_flag[] = "--draft-kind", draft_flag[] = "--draft-model";
+    char *argv[25] = {self, verb, dir_flag, (char *)p->dir};
     int n = 4;
     snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
     snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
@@ -79,7 +81,15 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
     }
     if (p->mtp != QN_MTP_OFF) {
         argv[n++] = mtp_flag;
-        argv[n++] = mtp_modes[p->mtp];
+        argv[n++] = modes[p->mtp];
+    }
+    if (p->draft_kind != QN_DRAFT_NONE) {
+        argv[n++] = kind_flag;
+        argv[n++] = modes[p->draft_kind];
+    }
+    if (p->draft_model) {
+        argv[n++] = draft_flag;
+        argv[n++] = (char *)p->draft_model;
     }
     snprintf(disk_max, sizeof disk_max, "%lld", (long long)p->disk_bytes);
     if (p->disk_dir) {

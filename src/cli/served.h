@@ -35,6 +35,8 @@ struct served_params {
     int64_t disk_bytes;
     bool isolate;
     enum qn_mtp_mode mtp;
+    enum qn_draft_kind draft_kind;
+    const char *draft_model; /* see engine_open.h */
 };
 
 /* Loads with a progress line. *out is to be closed also on failure. */

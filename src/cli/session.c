@@ -33,9 +33,13 @@ enum qn_status session_open(const char *model, const struct engine_args *a,
     *s = (struct session){.defaults = sample_params_default()};
     int64_t start = clock_us();
     struct buf dir = BUF_INIT;
+    struct engine_args args = *a;
+    args.mtp = draft_opts_mtp(draft);
+    args.draft_kind = draft_opts_kind(draft);
+    args.draft_model = draft_opts_model(draft);
     enum qn_status st = model_arg_find(model, &dir, err);
     if (st == QN_OK)
-        st = engine_open(buf_z(&dir), a, &s->engine, err);
+        st = engine_open(buf_z(&dir), &args, &s->engine, err);
     if (st == QN_OK)
         st = gen_defaults_load(buf_z(&dir), &s->defaults, err);
     buf_free(&dir);

@@ -345,3 +345,14 @@ void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src)
 {
     ex->ops->take(ex, dst, src);
 }
+
+void op_pick(struct exec *ex, struct tensor *dst, const struct tensor *src, const int32_t *rows,
+             int32_t n)
+{
+    ex->ops->pick(ex, dst, src, rows, n);
+}
+
+void op_place(struct exec *ex, struct tensor *dst, int32_t col, const struct tensor *src)
+{
+    ex->ops->place(ex, dst, col, src);
+}

@@ -183,6 +183,10 @@ struct exec_span {
 enum qn_status exec_begin(struct exec *ex, const struct exec_span *spans, int32_t n,
                           struct qn_err *err);
 void exec_commit(struct exec *ex);
+/* The new tokens do not count: what the step computed stays readable until the next one. */
+void exec_cancel(struct exec *ex);
+/* Instead of exec_begin: rows of no sequence, for operations that need none; all are wanted. */
+void exec_begin_rows(struct exec *ex, const int32_t *ids, int32_t n);
 int32_t exec_wanted(const struct exec *ex); /* rows whose logits are wanted */
 /* From here to the step's end its rows are only those whose logits are wanted: for layers that
  * append nothing. What was computed for all rows goes through op_take first. */
@@ -221,9 +225,16 @@ enum attn_kv {
     ATTN_KV_EQUAL, /* no value heads in qkv: they are the key heads as they come, before the norm */
     ATTN_KV_KEPT,  /* qkv is queries only: an earlier layer has filled the memory of `layer` */
 };
+/* What a row sees of its sequence. */
+enum attn_sees {
+    SEES_SELF, /* itself and what came before it */
+    SEES_SPAN, /* what came before its span, and all of the span */
+    SEES_PAST, /* what came before its span; at least one token did */
+};
 struct attn_op {
-    int32_t layer; /* of KV memory */
-    int32_t n_head, n_kv, dk, dv;
+    int32_t layer;  /* of KV memory */
+    int32_t n_head; /* op_rope_append: 0 = only keys and values, q_out is NULL */
+    int32_t n_kv, dk, dv;
     int32_t window; /* 0 = full */
     float scale;
     const struct rope *rope;
@@ -234,6 +245,7 @@ struct attn_op {
     bool gated;  /* in qkv each query head is followed by d more values: a gate (op_gate) */
     bool v_norm; /* value heads are divided by their rms */
     enum attn_kv kv;
+    enum attn_sees sees; /* other than SEES_SELF: no index, no latent */
 };
 void op_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor *qkv,
                     const struct attn_op *a);
@@ -390,5 +402,10 @@ void op_softcap(struct exec *ex, struct tensor *dst, const struct tensor *x, flo
 
 /* Keeps the rows whose logits are wanted. */
 void op_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
+/* Row i of dst = row rows[i] of src. */
+void op_pick(struct exec *ex, struct tensor *dst, const struct tensor *src, const int32_t *rows,
+             int32_t n);
+/* dst[:, col .. col + src.cols) = src; the other columns stay. */
+void op_place(struct exec *ex, struct tensor *dst, int32_t col, const struct tensor *src);
 
 #endif

@@ -159,6 +159,7 @@ struct step {
      * pages only), rebuilt when a layer's number of heads asks for another size. */
     struct attn_rows *tiles[KV_GROUP_MAX];
     int32_t tile_rows[KV_GROUP_MAX], n_tile[KV_GROUP_MAX];
+    enum attn_sees tile_sees[KV_GROUP_MAX];
 };
 
 /* What the recurrent layers took in the rows of a step that may be taken back, so that their states
@@ -250,6 +251,8 @@ struct exec_ops {
                            const struct norm_heads *);
     void (*softcap)(struct exec *, struct tensor *, const struct tensor *, float);
     void (*take)(struct exec *, struct tensor *, const struct tensor *);
+    void (*pick)(struct exec *, struct tensor *, const struct tensor *, const int32_t *, int32_t);
+    void (*place)(struct exec *, struct tensor *, int32_t, const struct tensor *);
 };
 extern const struct exec_ops exec_cpu_ops;
 
@@ -268,8 +271,10 @@ void moe_free(struct moe *m);
 /* index.c */
 void index_free(struct index *ix);
 
-/* step.c: the step's tiles of at most rows_max rows, with the pages of a layer's group. */
-const struct attn_rows *step_tiles(struct exec *ex, int32_t layer, int32_t rows_max, int32_t *n);
+/* step.c: the step's tiles of at most rows_max rows, with the pages of a layer's group. Where rows
+ * see more or less than themselves a tile's pos is the last position that all of them see. */
+const struct attn_rows *step_tiles(struct exec *ex, int32_t layer, enum attn_sees sees,
+                                   int32_t rows_max, int32_t *n);
 void rope_fill(struct exec *ex);
 
 /* kv.c: pages and states */

@@ -88,6 +88,26 @@ void exec_commit(struct exec *ex)
         kv_seq_commit(ex, ex->step.spans[i].kv);
 }
 
+void exec_cancel(struct exec *ex)
+{
+    for (int32_t i = 0; i < ex->step.n_span; i++)
+        kv_seq_cancel(ex, ex->step.spans[i].kv);
+    ex->step.n_span = 0;
+}
+
+void exec_begin_rows(struct exec *ex, const int32_t *ids, int32_t n)
+{
+    struct step *s = &ex->step;
+    QN_ASSERT(n >= 1 && n <= ex->max_rows);
+    s->n_span = 0;
+    s->n_row = s->n_wanted = n;
+    for (int32_t i = 0; i < n; i++) {
+        s->ids[i] = ids[i];
+        s->pos[i] = 0;
+        s->wanted[i] = i;
+    }
+}
+
 int32_t exec_wanted(const struct exec *ex)
 {
     return ex->step.n_wanted;
@@ -123,24 +143,33 @@ void exec_narrow(struct exec *ex)
     memset(s->tile_rows, 0, sizeof s->tile_rows);
 }
 
+static int32_t tile_pos(const struct span *sp, int32_t row, enum attn_sees sees)
+{
+    return sees == SEES_SELF   ? sp->pos + row
+           : sees == SEES_SPAN ? sp->pos + sp->n - 1
+                               : sp->pos - 1;
+}
+
 /* Tiles start at the span's first row: a row's result does not depend on its tile. */
-const struct attn_rows *step_tiles(struct exec *ex, int32_t layer, int32_t rows_max, int32_t *n)
+const struct attn_rows *step_tiles(struct exec *ex, int32_t layer, enum attn_sees sees,
+                                   int32_t rows_max, int32_t *n)
 {
     struct step *s = &ex->step;
     int32_t g = ex->kv.layer_group[layer], k = 0;
     struct attn_rows *tiles = s->tiles[g];
     *n = s->n_tile[g];
-    if (s->tile_rows[g] == rows_max)
+    if (s->tile_rows[g] == rows_max && s->tile_sees[g] == sees)
         return tiles;
     for (int32_t i = 0; i < s->n_span; i++) {
         const struct span *sp = &s->spans[i];
         for (int32_t r = 0; r < sp->n; r += rows_max) {
             int32_t rows = sp->n - r < rows_max ? sp->n - r : rows_max;
             tiles[k++] = (struct attn_rows){(const uint8_t *const *)sp->kv->tables[g].pages,
-                                            sp->row0 + r, rows, sp->pos + r};
+                                            sp->row0 + r, rows, tile_pos(sp, r, sees)};
         }
     }
     s->tile_rows[g] = rows_max;
+    s->tile_sees[g] = sees;
     *n = s->n_tile[g] = k;
     return tiles;
 }

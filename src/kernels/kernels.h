@@ -148,6 +148,7 @@ struct attn_tile {
     size_t q_stride, out_stride; /* floats */
     int32_t n_row, n_head;       /* n_row * n_head <= ATTN_Q_MAX; row r is at position pos + r */
     int32_t pos;
+    bool level;     /* every row sees what one at pos sees, not what its own position would */
     int32_t window; /* 0 = none; otherwise a row sees itself and window-1 earlier tokens */
     float scale;
     const float *sinks; /* [n_head] one more logit in the denominator; NULL = none */

@@ -238,7 +238,8 @@ struct attn_op decoder_attn(const struct decoder *s, int32_t i)
                             .q_norm = w->q_norm,
                             .k_norm = w->k_norm,
                             .norm_add = s->norm_add,
-                            .norm_eps = (float)s->eps};
+                            .norm_eps = (float)s->eps,
+                            .sees = s->sees};
 }
 
 /* q, k, v of n; k and v into memory. */
@@ -300,6 +301,7 @@ const struct tensor *decoder_forward(struct model *m)
         s->parts.embed(m);
     else
         op_embed(ex, s->h[0], s->embed, s->embed_scale);
+    taps_take(m, -1, s->h[0]);
     op_rmsnorm(ex, s->n, s->h[0], s->layers[0].norm1, s->norm_add, (float)s->eps);
     for (int32_t i = 0; i < m->n_layer; i++) {
         const struct decoder_layer *w = &s->layers[i];
@@ -318,6 +320,7 @@ const struct tensor *decoder_forward(struct model *m)
         if (s->parts.add_shared)
             s->parts.add_shared(m, i);
         residual(ex, s, w->post_mlp, last ? s->norm : s->layers[i + 1].norm1);
+        taps_take(m, i, s->h[0]);
     }
     m->hidden = m->hidden_normed ? s->n : s->h[0];
     const struct tensor *x = s->n;

@@ -66,6 +66,7 @@ struct decoder {
     bool qk_norm;    /* q_norm and k_norm before rotation */
     bool post_norms; /* gemma: norms behind attention and feed-forward too */
     bool sinks;
+    enum attn_sees sees;
     struct decoder_experts experts;
     struct decoder_parts parts;
     struct rope_params rope[2]; /* of all layers; of local ones (dims 0 = no such) */

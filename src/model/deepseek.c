@@ -633,6 +633,7 @@ static const struct tensor *deepseek_forward(struct model *m)
         draft_input(m);
     else
         op_embed(ex, s->h[0], s->embed, 1);
+    taps_take(m, -1, s->h[0]);
     op_rmsnorm(ex, s->n, s->h[0], s->layers[0].norm1, 0, (float)s->eps);
     for (int32_t i = 0; i < m->n_layer; i++) {
         const struct deepseek_layer *w = &s->layers[i];
@@ -645,6 +646,7 @@ static const struct tensor *deepseek_forward(struct model *m)
         residual(ex, s, w->norm2);
         feed_forward(ex, s, w);
         residual(ex, s, last ? s->norm : s->layers[i + 1].norm1);
+        taps_take(m, i, s->h[0]);
     }
     m->hidden = m->hidden_normed ? s->n : s->h[0];
     const struct tensor *x = s->n;

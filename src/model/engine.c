@@ -26,8 +26,7 @@ struct qn_checkpoint {
 /* ---- opening ----------------------------------------------------------------------------------
  */
 
-static enum qn_status read_json(const char *dir, const char *name, struct json **out,
-                                struct qn_err *err)
+enum qn_status engine_json(const char *dir, const char *name, struct json **out, struct qn_err *err)
 {
     struct buf path = BUF_INIT, text = BUF_INIT;
     path_join(&path, dir, name);
@@ -83,7 +82,7 @@ static enum qn_status collect_eos(struct qn_engine *e, const char *dir, struct q
 {
     struct json *gen = NULL;
     struct qn_err missing;
-    enum qn_status st = read_json(dir, "generation_config.json", &gen, &missing);
+    enum qn_status st = engine_json(dir, "generation_config.json", &gen, &missing);
     if (st != QN_OK && st != QN_NOT_FOUND) {
         if (err)
             *err = missing;
@@ -214,7 +213,7 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
 {
     struct model *m = &e->model;
     QN_TRY(set_name(e, p->model_dir, err));
-    QN_TRY(read_json(p->model_dir, "config.json", &e->cfg, err));
+    QN_TRY(engine_json(p->model_dir, "config.json", &e->cfg, err));
     QN_TRY(find_family(e, err));
     QN_TRY(m->family->config(m, e->cfg, err));
     QN_TRY(choose_context(e, p, err));
@@ -223,7 +222,7 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     QN_TRY(open_exec(e, p, err));
     QN_TRY(setup_kv(e, p, err));
     QN_TRY(load_weights(e, p, err));
-    QN_TRY(mtp_load(e, p, err));
+    QN_TRY(p->draft_kind == QN_DRAFT_DSPARK ? dspark_load(e, p, err) : mtp_load(e, p, err));
     e->info.family = m->family->name;
     e->info.name = e->name;
     e->info.n_vocab = m->n_vocab;

@@ -10,11 +10,15 @@
 
 enum { MAX_ROWS = 256, EOS_MAX = 64 };
 
+struct dspark;
+
 struct qn_engine {
     struct exec *ex;
     struct model model;
-    struct model draft;  /* the draft head; ex NULL = none */
-    float *draft_logits; /* [n_vocab]: of one row, for choosing */
+    struct model draft;    /* the draft head or model; ex NULL = none */
+    struct dspark *dspark; /* of a block drafter: what it has beside its layers */
+    int32_t state_cols;    /* of the model's states that it takes */
+    float *draft_logits;   /* [n_vocab]: of one row, for choosing */
     struct tok *tok;
     struct chat_tmpl *chat;
     struct qn_model_info info;
@@ -31,6 +35,20 @@ struct qn_seq {
     struct qn_mtp *mtp; /* takes this sequence's states; NULL = none */
 };
 
+/* A draft context. */
+struct qn_mtp {
+    struct qn_seq *seq;
+    struct kv_seq *kv;
+    struct kept *states; /* of the target, by position */
+    struct kept *own;    /* the head's, of its last row; position 0 */
+    int32_t next;        /* position of the state of the next row */
+    int32_t n_true;
+};
+
+/* engine.c: a folder's JSON file. */
+enum qn_status engine_json(const char *dir, const char *name, struct json **out,
+                           struct qn_err *err);
+
 /* ---- mtp.c ----------------------------------------------------------------------------------- */
 
 /* Loads the draft head when params ask for it and the folder has one. */
@@ -41,5 +59,17 @@ void mtp_before(struct qn_engine *e, const struct qn_step_item *items, int32_t n
 void mtp_after(struct qn_engine *e, const struct qn_step_item *items, int32_t n);
 /* s now holds its first n tokens only. */
 void mtp_cut(struct qn_seq *s, int32_t n);
+/* The state that m's next row takes: those that are gone before their token came are left out. */
+int32_t mtp_next_state(const struct qn_mtp *m);
+
+/* ---- dspark.c -------------------------------------------------------------------------------- */
+
+/* Loads the block drafter in params' draft_dir. */
+enum qn_status dspark_load(struct qn_engine *e, const struct qn_engine_params *p,
+                           struct qn_err *err);
+void dspark_unload(struct qn_engine *e);
+/* qn_mtp_step of checked items. */
+enum qn_status dspark_step(struct qn_engine *e, struct qn_mtp_item *items, int32_t n,
+                           struct qn_err *err);
 
 #endif

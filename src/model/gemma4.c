@@ -501,7 +501,8 @@ static void narrow(struct model *m)
     exec_narrow(m->ex);
 }
 
-/* From n to the input of o. False: no logits are wanted, and all keys and values are in memory. */
+/* From n to the input of o. False: no logits are wanted, and all keys and values are in memory.
+ * While states are taken all rows go on to the end. */
 static bool attend(struct model *m, int32_t i)
 {
     struct g4 *s = m->state;
@@ -520,7 +521,7 @@ static bool attend(struct model *m, int32_t i)
     struct linear parts[] = {{in, 0, w->q, NULL}, {in, q, w->k, NULL}, {in, q + kv, w->v, NULL}};
     op_linear(ex, parts, !own ? 1 : k->k_eq_v ? 2 : 3, s->dec.n);
     op_rope_append(ex, k->q, in, &a);
-    if (i != s->n_owner - 1) {
+    if (i != s->n_owner - 1 || m->taps.on) {
         op_attn(ex, k->att, k->q, &a);
         return true;
     }
@@ -595,6 +596,7 @@ static const struct tensor *forward(struct model *m)
     struct decoder *dec = &s->dec;
     float eps = (float)dec->eps;
     op_embed(ex, dec->h[0], dec->embed, dec->embed_scale);
+    taps_take(m, -1, dec->h[0]);
     layer_inputs(m);
     for (int32_t i = 0; i < m->n_layer; i++) {
         const struct decoder_layer *w = &dec->layers[i];
@@ -610,9 +612,18 @@ static const struct tensor *forward(struct model *m)
         else
             dense(m, i, dec->delta);
         close_layer(m, i);
+        taps_take(m, i, dec->h[0]);
     }
     op_rmsnorm(ex, dec->n, dec->h[0], dec->norm, 0, eps);
-    op_linear(ex, &(struct linear){dec->logits, 0, dec->head, NULL}, 1, dec->n);
+    m->hidden = m->hidden_normed ? dec->n : dec->h[0];
+    const struct tensor *x = dec->n;
+    if (m->taps.on) {
+        if (exec_wanted(ex) == 0)
+            return NULL;
+        op_take(ex, dec->delta, dec->n);
+        x = dec->delta;
+    }
+    op_linear(ex, &(struct linear){dec->logits, 0, dec->head, NULL}, 1, x);
     if (!(s->cap > 0))
         return dec->logits;
     op_softcap(ex, s->capped, dec->logits, (float)s->cap);

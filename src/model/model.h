@@ -11,6 +11,16 @@
 
 struct loader;
 
+/* States between layers, for a draft model that wants them: what these layers leave (-1: the
+ * embeddings), side by side in one tensor [rows, n * n_embd]. Taken of every row of a step that has
+ * `on` set, so keep_hidden must be too when the last layer is among them. */
+enum { TAPS_MAX = 16 };
+struct taps {
+    bool on;
+    int32_t n, layer[TAPS_MAX];
+    struct tensor *t;
+};
+
 struct model {
     const struct family *family;
     struct exec *ex;
@@ -26,6 +36,7 @@ struct model {
      * forward sets `hidden`: with keep_hidden of every row of the step, else of the wanted ones. */
     bool keep_hidden, hidden_normed;
     const struct tensor *hidden;
+    struct taps taps;
 
     /* A draft head (MTP) is a model of its own, of one layer, guessing the token after the next:
      *     x = fc( norm_e(embed(next token)) | norm_h(state of `target` at this one) ),  the layer
@@ -49,6 +60,9 @@ struct family {
     /* Whether these tensors hold a draft head for the model m. NULL = the family has none. */
     bool (*has_draft)(const struct model *m, const struct loader *l);
 };
+
+/* taps.c: for forward, after the embeddings and after each layer: h is what it left. */
+void taps_take(struct model *m, int32_t layer, const struct tensor *h);
 
 /* registry.c: the only list of families. NULL when unknown. */
 const struct family *family_find(struct str model_type);

@@ -17,15 +17,6 @@
 #include "model/loader.h"
 #include "model/logits.h"
 
-struct qn_mtp {
-    struct qn_seq *seq;
-    struct kv_seq *kv;
-    struct kept *states; /* of the target, by position */
-    struct kept *own;    /* the head's, of its last row; position 0 */
-    int32_t next;        /* position of the state of the next row */
-    int32_t n_true;
-};
-
 /* ---- loading ---------------------------------------------------------------------------------
  */
 
@@ -79,6 +70,7 @@ enum qn_status mtp_load(struct qn_engine *e, const struct qn_engine_params *p, s
     if (p->mtp == QN_MTP_OFF || !m->family->has_draft)
         return QN_OK;
     *d = (struct model){.family = m->family, .target = m};
+    e->state_cols = m->n_embd;
     m->hidden_normed = d->hidden_normed = p->mtp == QN_MTP_BEHIND_NORM;
     QN_TRY(open_files(p->model_dir, &st, err));
     enum qn_status s = load_head(e, st, err);
@@ -98,6 +90,7 @@ void mtp_unload(struct qn_engine *e)
 {
     if (e->draft.family)
         e->draft.family->free(&e->draft);
+    dspark_unload(e);
     exec_free(e->draft.ex);
     free(e->draft_logits);
 }
@@ -126,7 +119,7 @@ static enum qn_status create(struct qn_seq *seq, struct kv_seq *kv, struct qn_mt
     if (!kv)
         st = kv_seq_create(e->draft.ex, &m->kv, err);
     if (st == QN_OK)
-        st = kept_create(e->ex, e->model.n_embd, 2 * MAX_ROWS, &m->states, err);
+        st = kept_create(e->ex, e->state_cols, 2 * MAX_ROWS, &m->states, err);
     if (st == QN_OK)
         st = kept_create(e->ex, e->model.n_embd, 1, &m->own, err);
     if (st != QN_OK) {
@@ -165,8 +158,7 @@ struct qn_mtp *qn_seq_mtp(const struct qn_seq *seq)
     return seq->mtp;
 }
 
-/* States that are gone before their token came are left out. */
-static int32_t next_state(const struct qn_mtp *m)
+int32_t mtp_next_state(const struct qn_mtp *m)
 {
     int32_t first = kept_first(m->states);
     return m->next < first ? first : m->next;
@@ -174,17 +166,18 @@ static int32_t next_state(const struct qn_mtp *m)
 
 int32_t qn_mtp_next(const struct qn_mtp *m)
 {
-    return next_state(m) + 1;
+    return mtp_next_state(m) + 1;
 }
 
 int32_t qn_mtp_waiting(const struct qn_mtp *m)
 {
-    return kept_end(m->states) - next_state(m);
+    return kept_end(m->states) - mtp_next_state(m);
 }
 
 int64_t qn_mtp_bytes(const struct qn_engine *e, int32_t n_tokens)
 {
-    int64_t rows = (int64_t)(2 * MAX_ROWS + 1) * e->model.n_embd * (int64_t)sizeof(float);
+    int64_t rows =
+        ((int64_t)2 * MAX_ROWS * e->state_cols + e->model.n_embd) * (int64_t)sizeof(float);
     return e->draft.ex ? rows + kv_seq_bytes(e->draft.ex, n_tokens) : 0;
 }
 
@@ -198,7 +191,7 @@ struct exec *engine_mtp_exec(const struct qn_engine *e)
 
 int32_t engine_mtp_width(const struct qn_engine *e)
 {
-    return e->model.n_embd;
+    return e->state_cols;
 }
 
 struct kv_seq *engine_mtp_kv(const struct qn_mtp *m)
@@ -266,9 +259,14 @@ void mtp_cut(struct qn_seq *s, int32_t n)
 
 void mtp_before(struct qn_engine *e, const struct qn_step_item *items, int32_t n)
 {
-    e->model.keep_hidden = false;
+    struct model *m = &e->model;
+    bool any = false, last = m->taps.n == 0;
     for (int32_t i = 0; i < n; i++)
-        e->model.keep_hidden |= items[i].seq->mtp != NULL;
+        any |= items[i].seq->mtp != NULL;
+    for (int32_t i = 0; i < m->taps.n; i++)
+        last |= m->taps.layer[i] == m->n_layer - 1;
+    m->keep_hidden = any && last;
+    m->taps.on = any && m->taps.n > 0;
 }
 
 /* A few states that were taken stay, for a target that goes back a little. */
@@ -281,10 +279,11 @@ static void keep_states(struct qn_mtp *m, const struct tensor *hidden, int32_t r
 
 void mtp_after(struct qn_engine *e, const struct qn_step_item *items, int32_t n)
 {
+    const struct tensor *states = e->model.taps.n ? e->model.taps.t : e->model.hidden;
     int32_t row = 0;
     for (int32_t i = 0; i < n; row += items[i++].n_ids)
         if (items[i].seq->mtp)
-            keep_states(items[i].seq->mtp, e->model.hidden, row, items[i].n_ids);
+            keep_states(items[i].seq->mtp, states, row, items[i].n_ids);
 }
 
 /* ---- steps -----------------------------------------------------------------------------------
@@ -299,6 +298,9 @@ static enum qn_status check_item(const struct qn_engine *e, const struct qn_mtp_
         QN_FAIL(err, QN_BAD_INPUT, "mtp",
                 "item %d: %d ids, %d rows of logits, %d drafts; at most %d ids and %d drafts", i,
                 it->n_ids, it->n_logits, it->n_draft, MAX_ROWS, QN_MTP_DRAFT_MAX);
+    if (e->dspark && (it->n_logits || it->own))
+        QN_FAIL(err, QN_UNSUPPORTED, "mtp",
+                "item %d: a block drafter gives no logits and continues no guesses", i);
     for (int32_t j = 0; j < it->n_ids; j++)
         if (it->ids[j] < 0 || it->ids[j] >= e->info.n_vocab)
             QN_FAIL(err, QN_BAD_INPUT, "mtp", "item %d: token id %d; ids are 0 to %d", i,
@@ -363,8 +365,8 @@ static enum qn_status run(struct qn_engine *e, const struct rows *r, int32_t n,
     QN_TRY(begin(e, r, n, err));
     for (int32_t i = 0; i < n; row += r[i++].n) {
         struct qn_mtp *m = r[i].it->mtp;
-        kept_get(r[i].own ? m->own : m->states, r[i].own ? 0 : next_state(m), r[i].n, d->hidden_in,
-                 row);
+        kept_get(r[i].own ? m->own : m->states, r[i].own ? 0 : mtp_next_state(m), r[i].n,
+                 d->hidden_in, row);
     }
     *logits = d->family->forward(d);
     exec_commit(d->ex);
@@ -375,7 +377,7 @@ static enum qn_status run(struct qn_engine *e, const struct rows *r, int32_t n,
             kept_add(m->own, d->hidden, wanted + r[i].n_logits - 1, 1, 0);
         if (r[i].own)
             continue;
-        m->next = next_state(m) + r[i].n;
+        m->next = mtp_next_state(m) + r[i].n;
         m->n_true = kv_seq_len(m->kv);
     }
     return QN_OK;
@@ -440,6 +442,11 @@ enum qn_status qn_mtp_step(struct qn_engine *e, struct qn_mtp_item *items, int32
     for (int32_t i = 0; i < n; i++)
         depth = items[i].n_draft > depth ? items[i].n_draft : depth;
     unsigned fp = cpu_fp_begin();
+    if (e->dspark) {
+        enum qn_status block = dspark_step(e, items, n, err);
+        cpu_fp_restore(fp);
+        return block;
+    }
     enum qn_status st = first_run(e, items, n, err);
     for (int32_t k = 1; k < depth && st == QN_OK; k++)
         st = next_run(e, items, n, k, err);

@@ -32,6 +32,7 @@ struct drafter_ops {
     int32_t n_draft; /* guesses at a time where nobody says */
     /* Guessing takes time that counts: how many are wanted is decided before. */
     bool costs;
+    bool block;             /* that time is the same for any number: all are made */
     float prior[SPEC_SURE]; /* how often a guess of that sureness holds, before anything is known */
     /* A context for a generation whose sequence is seq. NULL contexts are passed back as they are.
      */
@@ -65,6 +66,8 @@ struct drafter_ops {
 extern const struct drafter_ops drafter_ngram;
 /* The model's own draft head; self: the target's struct lm, which has one. */
 extern const struct drafter_ops drafter_mtp;
+/* A block drafter, loaded in a head's place; self likewise. */
+extern const struct drafter_ops drafter_dspark;
 /* A second model; self: a struct spec_model, which goes with it. */
 extern const struct drafter_ops drafter_model;
 struct spec_model;

@@ -64,10 +64,11 @@ static enum qn_status choose_kind(struct spec *sp, const struct spec_params *p, 
         sp->ops = &drafter_ngram;
         return QN_OK;
     case SPEC_MTP:
+    case SPEC_DSPARK:
         if (!lm->ops->mtp_step)
             QN_FAIL(err, QN_UNSUPPORTED, WHERE, "this model has no draft head (mtp.safetensors)");
         sp->target = *lm;
-        sp->ops = &drafter_mtp;
+        sp->ops = p->kind == SPEC_MTP ? &drafter_mtp : &drafter_dspark;
         sp->self = &sp->target;
         return QN_OK;
     case SPEC_MODEL: {
@@ -268,7 +269,10 @@ static void choose(struct spec *sp, int32_t n, bool by_place)
         }
         return;
     }
-    spec_choose(&sp->cost, sp->lanes, n, sp->rows, by_place);
+    spec_choose(&sp->cost, sp->lanes, n, sp->rows,
+                !by_place        ? 0
+                : sp->ops->block ? 1
+                                 : SPEC_DRAFT_MAX);
     for (int32_t k = 0; k < n; k++)
         total += sp->lanes[k].take;
     sp->trying = false;
@@ -307,7 +311,7 @@ static bool guess(struct spec *sp, int32_t n)
     int64_t t = clock_us();
     enum qn_status st = sp->ops->draft(sp->self, work, n_asked, &err);
     if (sp->ops->costs)
-        spec_cost_guess(&sp->cost, longest, clock_us() - t);
+        spec_cost_guess(&sp->cost, sp->ops->block ? 1 : longest, clock_us() - t);
     if (st != QN_OK && !sp->warned)
         log_line(LOG_WARN, "sched", "no guesses for a step: %s", err.msg);
     sp->warned |= st != QN_OK;
@@ -374,13 +378,14 @@ void spec_plan(struct spec *sp, struct qn_step_item *items, struct gen **who, in
     if (sp->ops->costs && !sp->fixed) {
         choose(sp, n_draft, true);
         for (int32_t k = 0; k < n_draft; k++)
-            sp->drafts[k].most = sp->lanes[k].take;
+            if (!sp->ops->block || sp->lanes[k].take == 0)
+                sp->drafts[k].most = sp->lanes[k].take;
     }
     if (!guess(sp, n_draft))
         return;
     if (sp->ops->costs && !sp->fixed && sp->trying)
         for (int32_t k = 0; k < n_draft; k++)
-            sp->lanes[k].take = sp->drafts[k].n;
+            sp->lanes[k].take = sp->drafts[k].n < PROBE_N ? sp->drafts[k].n : PROBE_N;
     else
         choose(sp, n_draft, false);
     place_windows(sp, items, who, n, rows);

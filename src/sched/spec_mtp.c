@@ -1,6 +1,7 @@
 /*
- * spec_mtp.c - guesses of the model's own draft head: each fed back to it for the next. self is the
- * target's lm; a context is the generation's sequence, whose head belongs to it.
+ * spec_mtp.c - guesses of the model's own draft head, each fed back to it for the next, or of the
+ * draft model that is loaded in its place. self is the target's lm; a context is the generation's
+ * sequence, to which the head's belongs.
  */
 #include "base/err.h"
 #include "sched/drafter.h"
@@ -57,6 +58,18 @@ const struct drafter_ops drafter_mtp = {
     .name = "mtp",
     .n_draft = 6,
     .costs = true,
+    .lag = 64,
+    .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},
+    .open = open,
+    .draft = draft,
+    .fed = fed,
+};
+
+const struct drafter_ops drafter_dspark = {
+    .name = "dspark",
+    .n_draft = SPEC_DRAFT_MAX,
+    .costs = true,
+    .block = true,
     .lag = 64,
     .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},
     .open = open,

@@ -117,7 +117,7 @@ static int32_t likeliest(const struct spec_lane *lanes, int32_t n, double *q)
 
 /* Guesses come in the order of their chances, so the best windows are a prefix of that order. */
 void spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n, int32_t rows,
-                 bool runs_cost)
+                 int32_t runs)
 {
     double made = n, best = WORTH * n / spec_cost_rows(c, n), q = 0;
     int32_t longest = 0, left = 0, order[SPEC_ROWS];
@@ -133,7 +133,7 @@ void spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n, 
         made += q;
         if (++lanes[i].take > longest)
             longest = lanes[i].take;
-        double cost = spec_cost_rows(c, n + r + 1) + (runs_cost ? longest * c->guess : 0);
+        double cost = spec_cost_rows(c, n + r + 1) + (longest < runs ? longest : runs) * c->guess;
         if (made / cost > best) {
             best = made / cost;
             left = r + 1;

@@ -40,8 +40,9 @@ struct spec_lane {
     int32_t take; /* of these the step should verify */
 };
 /* Sets every take so that the step makes most tokens per time; at most rows rows beside one for
- * each lane. runs_cost: guesses are still to be made, one run each for the longest window. */
+ * each lane. runs: guesses are still to be made, at a run for each of the longest window but never
+ * more than this; 0 = they are there. */
 void spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n, int32_t rows,
-                 bool runs_cost);
+                 int32_t runs);
 
 #endif

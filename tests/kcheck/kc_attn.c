@@ -215,7 +215,7 @@ static void run_attn(void *arg)
         struct attn_tile t = a->t;
         t.q += (size_t)r * t.q_stride;
         t.out += (size_t)r * t.out_stride;
-        t.pos += r;
+        t.pos += t.level ? 0 : r;
         t.mask += t.mask ? (size_t)r * t.mask_stride : 0;
         t.n_row = 1;
         attn(&t, a->kv);
@@ -363,7 +363,8 @@ static void truth_one(const struct attn_call *a, int32_t r, int32_t h, struct tr
     const struct attn_tile *t = &a->t;
     const struct kv_head *kv = a->kv;
     const float *q = t->q + (size_t)r * t->q_stride + (size_t)(h * kv->dk);
-    int32_t pos = t->pos + r, lo = t->window && pos >= t->window ? pos - t->window + 1 : 0;
+    int32_t pos = t->pos + (t->level ? 0 : r);
+    int32_t lo = t->window && pos >= t->window ? pos - t->window + 1 : 0;
     double s[1024], m = t->sinks ? (double)t->sinks[h] : -INFINITY, l = 0;
     memset(o, 0, sizeof *o);
     o->s_max = t->sinks ? fabs(m) : 0;
@@ -494,7 +495,7 @@ static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head 
     }
     if (kv->latent && t->n_row == 1 && kc_u64(c) % 3)
         choose(c, t);
-    if (!kv->latent && kc_u64(c) % 3 == 0)
+    if (!kv->latent && kc_u64(c) % 3 == 0 && !t->level)
         t->mask = mask_new(c, t);
     t->scratch = kc_alloc(c, ATTN_SCRATCH, 64, KC_OUT);
 }
@@ -524,9 +525,11 @@ static void attn_case(struct kc *c, uint32_t i, bool coded)
         t.window = 0;
     }
     t.n_row = i % 3 ? kc_int(c, 1, ATTN_Q_MAX / t.n_head) : 1;
+    t.level = !kv.latent && i % 5 == 2;
     int32_t n_tok = t.pos + t.n_row;
-    kc_shape(c, "%s%s dk%d dv%d heads %d rows %d pos %d window %d %s", kv.latent ? "latent " : "",
-             form_name(&kv), kv.dk, kv.dv, t.n_head, t.n_row, t.pos, t.window, kc_gen_name(gen));
+    kc_shape(c, "%s%s dk%d dv%d heads %d rows %d pos %d%s window %d %s", kv.latent ? "latent " : "",
+             form_name(&kv), kv.dk, kv.dv, t.n_head, t.n_row, t.pos, t.level ? " level" : "",
+             t.window, kc_gen_name(gen));
     kv_new(c, &kv, n_tok, gen);
     attn_inputs(c, &t, &kv, gen);
     size_t n = (size_t)(t.n_row - 1) * t.out_stride + (size_t)(t.n_head * kv.dv);

@@ -68,7 +68,6 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
     QN_ASSERT(qkv->cols == a->n_head * head + a->n_kv * per_kv);
     QN_ASSERT(a->kv != ATTN_KV_EQUAL || a->dk == a->dv);
     QN_ASSERT((!a->q_norm || a->q_norm->n == a->dk) && (!a->k_norm || a->k_norm->n == a->dk));
-    q_out->rows = qkv->rows;
     struct rows_job j = {.n_row = qkv->rows,
                          .n_out = 1,
                          .kern = ex->kern,
@@ -82,9 +81,12 @@ void cpu_rope_append(struct exec *ex, struct tensor *q_out, const struct tensor 
                          .reference = ex->reference};
     j.in[0] = qkv->p;
     j.in_cols[0] = qkv->cols;
-    j.out[0] = q_out->p;
-    j.out_cols[0] = q_out->cols;
-    rows_run(ex, &j, query_one);
+    if (a->n_head) {
+        q_out->rows = qkv->rows;
+        j.out[0] = q_out->p;
+        j.out_cols[0] = q_out->cols;
+        rows_run(ex, &j, query_one);
+    }
     if (a->kv == ATTN_KV_KEPT)
         return;
     j.w = a->k_norm;
@@ -114,7 +116,7 @@ struct attn_args {
     int32_t dk, dv, window;
     int32_t chunk0; /* a region holds at most POOL_CHUNK_MAX chunks: this one's first */
     float scale;
-    bool reference;
+    bool reference, level;
 };
 
 struct attn_piece {
@@ -171,6 +173,7 @@ static void attn_run(const void *args, int chunk, const struct pool_region *r, v
         .n_row = rows_inside(&p, r[0].rows),
         .n_head = p.n_head,
         .pos = p.rows.pos,
+        .level = a->level,
         .window = a->window,
         .scale = a->scale,
         .sinks = a->sinks ? a->sinks + p.head0 : NULL,
@@ -221,12 +224,13 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
     int32_t n_tile, window = kv->groups[kv->layer_group[a->layer]].window;
     QN_ASSERT(!window || (a->window && a->window <= window)); /* what is older is gone */
     QN_ASSERT(!latent || (a->n_kv == 1 && !a->window && !a->sinks));
+    QN_ASSERT(a->sees == SEES_SELF || (!latent && !listed));
     dst->rows = q->rows;
     struct kv_head head = kv_head_of(ex, a->layer, 0);
     QN_ASSERT(head.dk == a->dk && head.dv == a->dv && kv->layers[a->layer].n_head == a->n_kv);
     struct attn_args args = {
         .kern = ex->kern,
-        .tiles = step_tiles(ex, a->layer, latent && listed ? 1 : rows, &n_tile),
+        .tiles = step_tiles(ex, a->layer, a->sees, latent && listed ? 1 : rows, &n_tile),
         .q = q->p,
         .sinks = a->sinks ? a->sinks->vec : NULL,
         .lists = listed && latent ? a->index->lists : NULL,
@@ -248,6 +252,7 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .window = a->window,
         .scale = a->scale,
         .reference = ex->reference,
+        .level = a->sees != SEES_SELF,
     };
     int64_t n = (int64_t)n_tile * a->n_kv * parts;
     for (int64_t at = 0; at < n; at += POOL_CHUNK_MAX) {
@@ -286,4 +291,6 @@ const struct exec_ops exec_cpu_ops = {
     .norm_heads_add = cpu_norm_heads_add,
     .softcap = cpu_softcap,
     .take = cpu_take,
+    .pick = cpu_pick,
+    .place = cpu_place,
 };

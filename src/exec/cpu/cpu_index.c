@@ -236,7 +236,7 @@ void cpu_index(struct exec *ex, struct index *ix, const struct index_op *a)
         longest = ex->step.pos[i] > longest ? ex->step.pos[i] : longest;
     struct index_args args = {.kern = ex->kern,
                               .ix = ix,
-                              .tiles = step_tiles(ex, a->layer, 1, &n_tile),
+                              .tiles = step_tiles(ex, a->layer, SEES_SELF, 1, &n_tile),
                               .q = ix->q->p,
                               .w = a->w->p,
                               .layer_off = ex->kv.layer_off[a->layer],

@@ -37,6 +37,9 @@ void cpu_experts(struct exec *ex, struct tensor *dst, const struct tensor *x, st
 /* cpu_linear.c: the activations of x for a group size, quantized when done[] says not yet. */
 struct qact cpu_quantized(struct exec *ex, int32_t group, const struct tensor *x, bool *done);
 void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src);
+void cpu_pick(struct exec *ex, struct tensor *dst, const struct tensor *src, const int32_t *rows,
+              int32_t n);
+void cpu_place(struct exec *ex, struct tensor *dst, int32_t col, const struct tensor *src);
 
 void cpu_delta_mix(struct exec *ex, struct tensor *mixed, struct tensor *gates,
                    const struct tensor *u, const struct tensor *ab, const struct delta_op *d);

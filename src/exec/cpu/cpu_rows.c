@@ -202,6 +202,27 @@ void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src)
                (size_t)dst->cols * sizeof(float));
 }
 
+void cpu_pick(struct exec *ex, struct tensor *dst, const struct tensor *src, const int32_t *rows,
+              int32_t n)
+{
+    size_t cols = (size_t)src->cols;
+    QN_ASSERT(dst != src && dst->cols == src->cols && n <= dst->cap);
+    dst->rows = n;
+    for (int32_t i = 0; i < n; i++) {
+        QN_ASSERT(rows[i] >= 0 && rows[i] < src->rows);
+        memcpy(dst->p + (size_t)i * cols, src->p + (size_t)rows[i] * cols, cols * sizeof(float));
+    }
+}
+
+void cpu_place(struct exec *ex, struct tensor *dst, int32_t col, const struct tensor *src)
+{
+    QN_ASSERT(dst != src && col >= 0 && col + src->cols <= dst->cols && src->rows <= dst->cap);
+    dst->rows = src->rows;
+    for (int32_t i = 0; i < src->rows; i++)
+        memcpy(dst->p + (size_t)i * (size_t)dst->cols + col, src->p + (size_t)i * (size_t)src->cols,
+               (size_t)src->cols * sizeof(float));
+}
+
 static void join_one(const struct rows_job *j, int32_t row, float *const *out)
 {
     memcpy(out[0], in_row(j, 0, row), (size_t)j->in_cols[0] * sizeof(float));

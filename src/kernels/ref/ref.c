@@ -256,7 +256,7 @@ void ref_attn(const struct attn_tile *t, const struct kv_head *kv)
 {
     for (int32_t r = 0; r < t->n_row; r++)
         for (int32_t h = 0; h < t->n_head; h++)
-            attn_one(t, kv, t->q + (size_t)r * t->q_stride + (size_t)h * (size_t)kv->dk, t->pos + r,
-                     t->sinks ? &t->sinks[h] : NULL,
+            attn_one(t, kv, t->q + (size_t)r * t->q_stride + (size_t)h * (size_t)kv->dk,
+                     t->pos + (t->level ? 0 : r), t->sinks ? &t->sinks[h] : NULL,
                      t->out + (size_t)r * t->out_stride + (size_t)h * (size_t)kv->dv);
 }

@@ -161,7 +161,7 @@ static bool mask_block(float *x, const uint64_t *mask, int32_t lo, int32_t hi, f
 static bool weigh_block(struct attn_state *a, const struct attn_tile *t, int i, int32_t b,
                         int32_t n_group)
 {
-    int32_t row = i / t->n_head, pos = t->pos + row;
+    int32_t row = i / t->n_head, pos = t->pos + (t->level ? 0 : row);
     int32_t lo = t->window ? pos - t->window + 1 - b : 0, hi = pos + 1 - b;
     const uint64_t *mask = t->mask ? t->mask + (size_t)row * t->mask_stride + b / 64 : NULL;
     float *s = a->p + (size_t)i * ATTN_BLOCK;
@@ -354,7 +354,7 @@ static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
 {
     struct attn_state a;
     attn_begin(&a, t, kv);
-    int32_t last = t->pos + t->n_row; /* one past the newest visible token */
+    int32_t last = t->pos + (t->level ? 1 : t->n_row); /* one past the newest visible token */
     int32_t first = t->window && t->pos - t->window + 1 > 0 ? t->pos - t->window + 1 : 0;
     for (int32_t b = first / ATTN_BLOCK * ATTN_BLOCK; b < last; b += ATTN_BLOCK) {
         int32_t n_tok = last - b < ATTN_BLOCK ? last - b : ATTN_BLOCK;

@@ -148,7 +148,7 @@ static void test_choose(void **state)
             p[j] = t[i].p;
         struct spec_lane l = {.p = p, .n = 8};
         c.guess = t[i].guess;
-        spec_choose(&c, &l, 1, 32, t[i].runs_cost);
+        spec_choose(&c, &l, 1, 32, t[i].runs_cost ? SPEC_DRAFT_MAX : 0);
         if (l.take < t[i].least || l.take > t[i].most)
             fail_msg("case %zu: %d guesses", i, l.take);
     }
@@ -161,10 +161,10 @@ static void test_share(void **state)
     const double sure[8] = {0.95, 0.95, 0.95, 0.95, 0.95, 0.95, 0.95, 0.95};
     const double poor[8] = {0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3};
     struct spec_lane l[3] = {{.p = poor, .n = 8}, {.p = sure, .n = 8}, {.p = sure, .n = 0}};
-    spec_choose(&c, l, 3, 4, false);
+    spec_choose(&c, l, 3, 4, 0);
     assert_int_equal(l[1].take, 4);
     assert_int_equal(l[0].take + l[2].take, 0);
-    spec_choose(&c, l, 3, 0, false);
+    spec_choose(&c, l, 3, 0, 0);
     assert_int_equal(l[0].take + l[1].take + l[2].take, 0);
 }
 

@@ -40,6 +40,8 @@ struct want {
 static struct want wants[MOST_WANTS];
 static int32_t n_want;
 static struct qn_engine *engine;
+static enum qn_draft_kind draft_kind; /* what is opened with it */
+static const char *draft_dir;
 static bool perfect;           /* guesses for greedy answers are all right */
 static struct qn_cache *cache; /* NULL = without */
 static struct tok *tok;
@@ -267,8 +269,12 @@ static void open_model(const char *dir, enum qn_mtp_mode mtp)
     struct scripted_params sp = {0};
     struct qn_err err;
     struct gram_spec spec = {.kind = GRAM_REGEX, .text = STR_LIT("([!-*]{2,5}[0-9]){1,9}")};
-    struct qn_engine_params ep = {
-        .model_dir = dir, .n_thread = 1, .weights_only = true, .mtp = mtp};
+    struct qn_engine_params ep = {.model_dir = dir,
+                                  .n_thread = 1,
+                                  .weights_only = true,
+                                  .mtp = mtp,
+                                  .draft_kind = draft_kind,
+                                  .draft_dir = draft_dir};
     CHECK_OK(qn_engine_open(&ep, &engine, &err), err);
     scripted_tok_json(&sp, &json);
     CHECK_OK(tok_from_json(buf_str(&json), scripted_tok_config(), &tok, &err), err);
@@ -363,20 +369,23 @@ static void check_model(const char *name)
     buf_free(&path);
 }
 
-/* A head of random weights hits now and then; what it says must not matter. */
-static void check_head(const char *dir)
+/* A head of random weights hits now and then; what it says must not matter. Returns the hits. */
+static int64_t check_head(const char *dir, enum spec_kind kind)
 {
     const struct spec_params off = {0};
-    const struct spec_params heads[] = {{.kind = SPEC_MTP, .fixed = true},
-                                        {.kind = SPEC_MTP, .n_draft = 1, .fixed = true},
-                                        {.kind = SPEC_MTP}};
+    const struct spec_params heads[] = {
+        {.kind = kind, .fixed = true}, {.kind = kind, .n_draft = 1, .fixed = true}, {.kind = kind}};
     const struct qn_cache_params cp = {.bytes = 64 << 20, .interval = 32};
     struct qn_err err;
+    int64_t accepted = 0;
     open_model(dir, QN_MTP_DEFAULT);
     run_all(&off, 1);
     for (int k = 0; k < 3; k++) {
         struct spec_counts c = run_all(&heads[k], k % 2 ? 1 : AT_ONCE);
         assert_true(k == 2 || c.drafted > 0);
+        accepted += c.accepted;
+        print_message("%s: %lld of %lld guesses right\n", dir, (long long)c.accepted,
+                      (long long)c.drafted);
     }
     CHECK_OK(qn_cache_create(engine, &cp, &cache, &err), err);
     for (int k = 0; k < 2; k++)
@@ -384,6 +393,7 @@ static void check_head(const char *dir)
     qn_cache_free(cache);
     cache = NULL;
     close_model();
+    return accepted;
 }
 
 static void test_heads(void **state)
@@ -399,10 +409,19 @@ static void test_heads(void **state)
         config.n -= strlen("/config.json");
         buf_clear(&dir);
         buf_add_str(&dir, buf_str(&config));
-        check_head(buf_z(&dir));
+        check_head(buf_z(&dir), SPEC_MTP);
         buf_free(&config);
         buf_free(&dir);
     }
+}
+
+/* A draft model of random weights, over the target that it has the shape of. */
+static void test_blocks(void **state)
+{
+    draft_kind = QN_DRAFT_DSPARK;
+    draft_dir = TINY_DIR "/../draft/dspark-q4";
+    assert_true(check_head(TINY_DIR "/qwen3_next-q4", SPEC_DSPARK) > 0);
+    draft_kind = QN_DRAFT_NONE;
 }
 
 static void test_pages(void **state)
@@ -446,7 +465,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pages),   cmocka_unit_test(test_windows),
         cmocka_unit_test(test_latents), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_heads),   cmocka_unit_test(test_others),
+        cmocka_unit_test(test_heads),   cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
