@@ -270,6 +270,8 @@ enum qn_status tok_word(const struct tok *t, const char *p, size_t n, struct ids
 /* The same from the merges alone, without cache and shortcuts. */
 enum qn_status tok_word_merge(const struct tok *t, const char *p, size_t n, struct ids *out,
                               struct qn_err *err);
+/* The same with windows of that many symbols, from 256; for tests. False: out of memory. */
+bool tok_word_merge_by(const struct tok *t, struct str word, size_t window, struct ids *out);
 bool ids_reserve(struct ids *a, size_t extra);
 
 /* ---- text stages ---------------------------------------------------------------------------- */
