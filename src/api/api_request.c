@@ -130,10 +130,21 @@ static enum qn_status check_model(const struct api_model *m, const struct json *
                       s.n > 120 ? 120 : (int)s.n, s.p, m->name);
 }
 
+enum qn_status api_body_read(struct str body, struct json **out, struct api_error *e)
+{
+    struct qn_err err = {0};
+    if (json_parse(body, "body", JSON_DEPTH_MAX, out, &err) != QN_OK)
+        return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
+                          err.msg);
+    if (json_type(*out) != JSON_OBJ)
+        return api_refuse(e, 400, "invalid_json", NULL,
+                          "the body is of type %s; expected an object", json_type_name(*out));
+    return QN_OK;
+}
+
 enum qn_status api_request_read(const struct api_dialect *d, const struct api_model *m,
                                 struct str body, struct api_request *r, struct api_error *e)
 {
-    struct qn_err err = {0};
     memset(r, 0, sizeof *r);
     r->dialect = d;
     r->created = clock_unix();
@@ -142,12 +153,7 @@ enum qn_status api_request_read(const struct api_dialect *d, const struct api_mo
     r->arena = arena_create(0);
     if (!r->arena)
         return api_no_memory(e);
-    if (json_parse(body, "body", JSON_DEPTH_MAX, &r->body, &err) != QN_OK)
-        return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
-                          err.msg);
-    if (json_type(r->body) != JSON_OBJ)
-        return api_refuse(e, 400, "invalid_json", NULL,
-                          "the body is of type %s; expected an object", json_type_name(r->body));
+    QN_TRY(api_body_read(body, &r->body, e));
     QN_TRY(check_model(m, r->body, e));
     return d->parse(m, r, e);
 }

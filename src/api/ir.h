@@ -152,6 +152,8 @@ struct api_request {
     int64_t created; /* Unix seconds */
 };
 
+/* A request's body, which has to be a JSON object; *out is freed by the caller in every case. */
+enum qn_status api_body_read(struct str body, struct json **out, struct api_error *e);
 /* Makes r->shaped of the chat body a dialect has written; field: the one its refusals name. */
 enum qn_status api_request_shaped(struct api_request *r, const struct buf *body, const char *field,
                                   struct api_error *e);

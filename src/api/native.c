@@ -13,18 +13,6 @@
 #include "base/clock.h"
 #include "base/utf8.h"
 
-static enum qn_status read_object(struct str body, struct json **out, struct api_error *e)
-{
-    struct qn_err err = {0};
-    if (json_parse(body, "body", JSON_DEPTH_MAX, out, &err) != QN_OK)
-        return api_refuse(e, err.code == QN_NO_MEMORY ? 503 : 400, "invalid_json", NULL, "%s",
-                          err.msg);
-    if (json_type(*out) != JSON_OBJ)
-        return api_refuse(e, 400, "invalid_json", NULL,
-                          "the body is of type %s; expected an object", json_type_name(*out));
-    return QN_OK;
-}
-
 /* The piece as text, or as its bytes where they are not valid UTF-8 on their own. */
 static void write_piece(const struct api_model *m, int32_t id, struct jw *w)
 {
@@ -95,7 +83,7 @@ enum qn_status native_tokenize(const struct api_model *m, struct str body, struc
                                struct api_error *e)
 {
     struct json *o = NULL;
-    enum qn_status st = read_object(body, &o, e);
+    enum qn_status st = api_body_read(body, &o, e);
     if (st == QN_OK)
         st = tokenize(m, o, out, e);
     json_free(o);
@@ -136,7 +124,7 @@ enum qn_status native_detokenize(const struct api_model *m, struct str body, str
                                  struct api_error *e)
 {
     struct json *o = NULL;
-    enum qn_status st = read_object(body, &o, e);
+    enum qn_status st = api_body_read(body, &o, e);
     if (st == QN_OK)
         st = detokenize(m, o, out, e);
     json_free(o);
@@ -165,7 +153,7 @@ enum qn_status native_apply_template(const struct api_model *m, struct str body,
                                      struct api_error *e)
 {
     struct api_request r = {0};
-    enum qn_status st = read_object(body, &r.body, e);
+    enum qn_status st = api_body_read(body, &r.body, e);
     if (st == QN_OK)
         st = apply_template(m, &r, out, e);
     api_request_free(&r);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "api/sse.h"
 #include "base/utf8.h"
 
 static const char *error_type(int status)
@@ -50,6 +51,15 @@ void openai_error(const struct api_error *e, struct buf *out)
     jw_obj(&w);
     openai_error_member(&w, e);
     jw_obj_end(&w);
+}
+
+void openai_error_event(const struct api_error *e, struct buf *out)
+{
+    struct buf json = BUF_INIT;
+    openai_error(e, &json);
+    out->failed |= json.failed;
+    sse_data(out, buf_str(&json));
+    buf_free(&json);
 }
 
 const char *openai_finish(enum api_finish f)

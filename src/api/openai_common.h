@@ -9,6 +9,8 @@
 
 /* {"error":{"message","type","param","code"}} */
 void openai_error(const struct api_error *e, struct buf *out);
+/* The event that ends a stream that failed. */
+void openai_error_event(const struct api_error *e, struct buf *out);
 /* The same object as a member of an object that is being written. */
 void openai_error_member(struct jw *w, const struct api_error *e);
 

@@ -396,9 +396,7 @@ static void completions_stream_event(struct api_stream *s, const struct api_even
         sse_done(out);
         break;
     case API_EV_ERROR:
-        buf_clear(&s->json);
-        openai_error(&ev->err, &s->json);
-        sse_data(out, buf_str(&s->json));
+        openai_error_event(&ev->err, out);
         break;
     default:
         break;

@@ -149,6 +149,39 @@ static bool tool_named(const struct json *tools, struct str name)
     return false;
 }
 
+static struct str allowed_name(const struct json *allowed, size_t i)
+{
+    const struct json *row = json_at(json_get(allowed, "tools"), i);
+    return json_str(json_get(json_get(row, "function"), "name"));
+}
+
+/* {"type":"allowed_tools","allowed_tools":{"mode","tools":[{"type","function":{"name"}}]}} */
+static enum qn_status check_allowed(const struct json *allowed, const struct json *tools,
+                                    struct api_request *r, struct api_error *e)
+{
+    static const char at[] = "tool_choice.allowed_tools";
+    struct str mode = json_str(json_get(allowed, "mode"));
+    const struct json *list = json_get(allowed, "tools");
+    struct field_name name = field_name("%s.mode", at);
+    r->tool_choice = str_eqz(mode, "required") ? API_TOOLS_REQUIRED : API_TOOLS_AUTO;
+    if (r->tool_choice == API_TOOLS_AUTO && !str_eqz(mode, "auto"))
+        return field_bad(e, name.s, json_get(allowed, "mode"), "auto or required");
+    name = field_name("%s.tools", at);
+    if (json_type(list) != JSON_ARR || json_len(list) == 0)
+        return field_bad(e, name.s, list, "an array of at least one function by name");
+    for (size_t i = 0; i < json_len(list); i++) {
+        struct str s = allowed_name(allowed, i);
+        name = field_name("%s.tools[%zu].function.name", at, i);
+        if (!s.p)
+            return field_bad(e, name.s, NULL, "the name of a tool");
+        if (!tool_named(tools, s))
+            return api_refuse(e, 400, "invalid_value", name.s,
+                              "%s is \"%.*s\", which is not among the tools", name.s,
+                              s.n > 80 ? 80 : (int)s.n, s.p);
+    }
+    return QN_OK;
+}
+
 static enum qn_status check_choice(const struct json *body, const struct json *tools,
                                    struct api_request *r, struct api_error *e)
 {
@@ -157,6 +190,8 @@ static enum qn_status check_choice(const struct json *body, const struct json *t
     r->tool_choice = str_eqz(s, "none") ? API_TOOLS_NONE : API_TOOLS_AUTO;
     if (json_type(c) == JSON_NULL || r->tool_choice == API_TOOLS_NONE || str_eqz(s, "auto"))
         return QN_OK;
+    if (str_eqz(json_str(json_get(c, "type")), "allowed_tools"))
+        return check_allowed(json_get(c, "allowed_tools"), tools, r, e);
     if (json_type(c) == JSON_OBJ) {
         struct str name = json_str(json_get(json_get(c, "function"), "name"));
         if (!name.p)
@@ -260,17 +295,63 @@ static bool ends_with_prefill(const struct json *body)
            json_len(json_get(last, "tool_calls")) == 0;
 }
 
+/* The tools that tool_choice leaves to the model; NULL = none. *doc owns them where that is not
+ * all. */
+static enum qn_status shown_tools(const struct json *body, const struct api_request *r,
+                                  const struct json **out, struct json **doc, struct qn_err *err)
+{
+    const struct json *tools = json_get(body, "tools"), *c = json_get(body, "tool_choice");
+    const struct json *allowed = json_get(c, "allowed_tools");
+    struct buf b = BUF_INIT;
+    struct jw w;
+    *out = json_len(tools) > 0 && r->tool_choice != API_TOOLS_NONE ? tools : NULL;
+    if (!*out || !str_eqz(json_str(json_get(c, "type")), "allowed_tools"))
+        return QN_OK;
+    jw_init(&w, &b);
+    jw_arr(&w);
+    for (size_t i = 0; i < json_len(tools); i++) {
+        struct str name = json_str(json_get(json_get(json_at(tools, i), "function"), "name"));
+        bool keep = false;
+        for (size_t k = 0; !keep && k < json_len(json_get(allowed, "tools")); k++)
+            keep = str_eq(name, allowed_name(allowed, k));
+        if (keep)
+            jw_value(&w, json_at(tools, i));
+    }
+    jw_arr_end(&w);
+    enum qn_status st = buf_ok(&b, "tools", err);
+    if (st == QN_OK)
+        st = json_parse(buf_str(&b), "tools", JSON_DEPTH_MAX, doc, err);
+    *out = *doc;
+    buf_free(&b);
+    return st;
+}
+
 /* Tools to be shown, or calls and results in the history. */
-static bool talks_of_tools(const struct json *body, const struct api_request *r)
+static bool talks_of_tools(const struct json *body, const struct json *tools)
 {
     const struct json *list = json_get(body, "messages");
-    bool any = json_len(json_get(body, "tools")) > 0 && r->tool_choice != API_TOOLS_NONE;
+    bool any = tools != NULL;
     for (size_t i = 0; i < json_len(list) && !any; i++) {
         struct str role = json_str(json_get(json_at(list, i), "role"));
         any = str_eqz(role, "tool") || str_eqz(role, "function") ||
               json_len(json_get(json_at(list, i), "tool_calls")) > 0;
     }
     return any;
+}
+
+/* What the template is rendered from. */
+static void write_chat(struct jw *w, const struct api_model *m, const struct json *body,
+                       const struct api_request *r, const struct json *tools)
+{
+    jw_key(w, "messages");
+    if (m->syntax && !m->syntax->knows_tools && talks_of_tools(body, tools))
+        tools_plain_messages(w, json_get(body, "messages"), tools);
+    else
+        jw_value(w, json_get(body, "messages"));
+    if (tools) {
+        jw_key(w, "tools");
+        jw_value(w, tools);
+    }
 }
 
 enum qn_status openai_chat_request(const struct api_model *m, const struct json *body,
@@ -286,20 +367,17 @@ enum qn_status openai_chat_request(const struct api_model *m, const struct json 
     QN_TRY(field_bool(body, "continue_final_message", &prefill, e));
     QN_TRY(field_bool(body, "add_generation_prompt", &generation, e));
 
+    const struct json *tools = NULL;
+    struct json *some = NULL;
+    struct qn_err err = {0};
     struct buf b = BUF_INIT;
     struct jw w;
+    if (shown_tools(body, r, &tools, &some, &err) != QN_OK)
+        return api_refuse_err(e, &err, "tools");
     jw_init(&w, &b);
     jw_obj(&w);
-    jw_key(&w, "messages");
-    if (m->syntax && !m->syntax->knows_tools && talks_of_tools(body, r))
-        tools_plain_messages(&w, json_get(body, "messages"),
-                             r->tool_choice == API_TOOLS_NONE ? NULL : json_get(body, "tools"));
-    else
-        jw_value(&w, json_get(body, "messages"));
-    if (json_len(json_get(body, "tools")) > 0 && r->tool_choice != API_TOOLS_NONE) {
-        jw_key(&w, "tools");
-        jw_value(&w, json_get(body, "tools"));
-    }
+    write_chat(&w, m, body, r, tools);
+    json_free(some);
     if (documents) {
         jw_key(&w, "documents");
         jw_value(&w, documents);
@@ -312,7 +390,6 @@ enum qn_status openai_chat_request(const struct api_model *m, const struct json 
     }
     jw_obj_end(&w);
 
-    struct qn_err err = {0};
     enum qn_status st = buf_ok(&b, "chat request", &err);
     if (st == QN_OK)
         st = json_parse(buf_str(&b), "messages", JSON_DEPTH_MAX + 2, &r->chat, &err);

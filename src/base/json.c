@@ -11,6 +11,7 @@
 #include "json.h"
 
 #include "fault.h"
+#include "file.h"
 #include "json_check.h"
 
 /* json-c has types of the same names as two functions of ours. */
@@ -102,6 +103,35 @@ enum qn_status json_parse(struct str text, const char *what, int depth_max, stru
         s = build(buf_str(&marked), what, depth_max, out, err);
     buf_free(&marked);
     return s;
+}
+
+static enum qn_status load(const char *dir, const char *name, size_t max, bool may_lack,
+                           struct json **out, struct qn_err *err)
+{
+    struct buf path = BUF_INIT, text = BUF_INIT;
+    *out = NULL;
+    path_join(&path, dir, name);
+    enum qn_status st = buf_ok(&path, "path", err);
+    if (st == QN_OK && (!may_lack || file_exists(buf_z(&path)))) {
+        st = file_read(buf_z(&path), max, &text, err);
+        if (st == QN_OK)
+            st = json_parse(buf_str(&text), name, JSON_DEPTH_MAX, out, err);
+    }
+    buf_free(&path);
+    buf_free(&text);
+    return st;
+}
+
+enum qn_status json_load(const char *dir, const char *name, size_t max, struct json **out,
+                         struct qn_err *err)
+{
+    return load(dir, name, max, false, out, err);
+}
+
+enum qn_status json_load_if(const char *dir, const char *name, size_t max, struct json **out,
+                            struct qn_err *err)
+{
+    return load(dir, name, max, true, out, err);
 }
 
 void json_free(struct json *doc)

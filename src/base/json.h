@@ -22,6 +22,12 @@ enum json_type { JSON_NULL, JSON_BOOL, JSON_INT, JSON_REAL, JSON_STR, JSON_ARR, 
  * QN_BAD_INPUT with the byte offset. The document is freed with json_free(*out). */
 enum qn_status json_parse(struct str text, const char *what, int depth_max, struct json **out,
                           struct qn_err *err);
+/* Parses DIR/NAME of at most max bytes, nested JSON_DEPTH_MAX deep; errors name the file. */
+enum qn_status json_load(const char *dir, const char *name, size_t max, struct json **out,
+                         struct qn_err *err);
+/* The same; a file that is not there leaves *out NULL. */
+enum qn_status json_load_if(const char *dir, const char *name, size_t max, struct json **out,
+                            struct qn_err *err);
 void json_free(struct json *doc); /* NULL is fine */
 /* About how many bytes json_parse would take for the values of text (any text, valid or not): a
  * pair of brackets costs hundreds of them. To be asked before text from a stranger is parsed. */

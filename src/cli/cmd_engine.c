@@ -63,6 +63,15 @@ static const struct cli_opt engine_opts[] = {
     {.type = CLI_END},
 };
 
+/* The kernel ends this process with its parent. One that ended before it was asked to has closed
+ * its side of the socket already. */
+static bool tie_to_parent(void)
+{
+    char c;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return recv(LM_REMOTE_FD, &c, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+}
+
 static int run_engine(const struct cli *c, void *opts)
 {
     struct qn_err err = {0};
@@ -75,7 +84,8 @@ static int run_engine(const struct cli *c, void *opts)
     /* The parent decides when to stop; Ctrl-C reaches both. */
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (!tie_to_parent())
+        return CLI_FAILED;
     const struct engine_opts *o = opts;
     enum qn_status st = model_arg_find(o->model, &dir, &err);
     struct served_params p = {.dir = buf_z(&dir),

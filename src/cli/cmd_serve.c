@@ -35,12 +35,12 @@
 #define FEW_TOKENS     256                 /* a server that cannot hold so many is of no use */
 
 struct serve_opts {
-    const char *model, *host, *api_key, *api_key_file, *config;
+    const char *model, *host, *api_key_file, *config;
     const char *kv_quant;
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
     int64_t memory_budget, kv_budget, prompt_cache, disk_max;
     const char *disk;
-    struct cli_strs aliases, cors;
+    struct cli_strs aliases, cors, api_keys;
     bool insecure, isolate, no_access_log;
     int log_format;
     const char *tool_parser;
@@ -168,12 +168,12 @@ static const struct cli_opt serve_opts[] = {
      .help = "File with the accepted API keys, one per line; # begins a comment.",
      .off = CLI_AT_STR(struct serve_opts, api_key_file)},
     {.name = "api-key",
-     .type = CLI_STR,
+     .type = CLI_STRS,
      .arg = "KEY",
      .env = "QUERN_API_KEY",
-     .help = "An accepted API key. Other users of this machine can see it on the command line: "
-             "prefer the environment variable or a file.",
-     .off = CLI_AT_STR(struct serve_opts, api_key)},
+     .help = "An accepted API key. Other users of this machine can see it on the "
+             "command line: prefer the environment variable or a file.",
+     .off = CLI_AT_STRS(struct serve_opts, api_keys)},
     {.name = "insecure",
      .type = CLI_FLAG,
      .help = "Listen beyond this machine without an API key.",
@@ -312,8 +312,9 @@ static enum qn_status add_key(struct keys *k, const char *key, struct qn_err *er
 
 static enum qn_status read_keys(const struct serve_opts *o, struct keys *k, struct qn_err *err)
 {
-    if (o->api_key && o->api_key[0])
-        QN_TRY(add_key(k, o->api_key, err));
+    for (int i = 0; i < o->api_keys.n; i++)
+        if (o->api_keys.v[i][0])
+            QN_TRY(add_key(k, o->api_keys.v[i], err));
     if (!o->api_key_file)
         return QN_OK;
     QN_TRY(file_read(o->api_key_file, KEY_FILE_BYTES, &k->file, err));

@@ -16,25 +16,15 @@
 #define TOKENIZER_BYTES_MAX ((size_t)256 << 20)
 #define WHAT                "config.json"
 
-/* Parses DIR/NAME; *out stays NULL when the file is absent. */
-static enum qn_status read_json(const char *dir, const char *name, size_t max, struct json **out,
-                                struct qn_err *err)
+/* Parses DIR/NAME, an object; *out stays NULL when the file is absent. */
+static enum qn_status object_load(const char *dir, const char *name, size_t max, struct json **out,
+                                  struct qn_err *err)
 {
-    struct buf path = BUF_INIT, text = BUF_INIT;
-    enum qn_status st = QN_OK;
-    *out = NULL;
-    path_join(&path, dir, name);
-    if (file_exists(buf_z(&path))) {
-        st = file_read(buf_z(&path), max, &text, err);
-        if (st == QN_OK)
-            st = json_parse(buf_str(&text), name, JSON_DEPTH_MAX, out, err);
-        if (st == QN_OK && json_type(*out) != JSON_OBJ)
-            st = err_set(err, QN_BAD_INPUT, "inspect", "%s: is %s; expected an object", name,
-                         json_type_name(*out));
-    }
-    buf_free(&text);
-    buf_free(&path);
-    return st;
+    QN_TRY(json_load_if(dir, name, max, out, err));
+    if (*out && json_type(*out) != JSON_OBJ)
+        QN_FAIL(err, QN_BAD_INPUT, "inspect", "%s: is %s; expected an object", name,
+                json_type_name(*out));
+    return QN_OK;
 }
 
 struct field {
@@ -125,7 +115,7 @@ int64_t inspect_state_bytes(const struct inspect_facts *f)
 
 static enum qn_status read_config(const char *dir, struct inspect_facts *f, struct qn_err *err)
 {
-    QN_TRY(read_json(dir, WHAT, CONFIG_BYTES_MAX, &f->config, err));
+    QN_TRY(object_load(dir, WHAT, CONFIG_BYTES_MAX, &f->config, err));
     if (!f->config)
         QN_FAIL(err, QN_NOT_FOUND, "inspect", "%s: has no " WHAT "; is it a model folder?", dir);
     f->family = json_str(json_get(f->config, "model_type"));
@@ -161,7 +151,7 @@ static enum qn_status take_eos(struct inspect_facts *f, const struct json *v, co
 static enum qn_status read_eos(const char *dir, struct inspect_facts *f, struct qn_err *err)
 {
     struct json *gen = NULL;
-    QN_TRY(read_json(dir, "generation_config.json", CONFIG_BYTES_MAX, &gen, err));
+    QN_TRY(object_load(dir, "generation_config.json", CONFIG_BYTES_MAX, &gen, err));
     enum qn_status st = QN_OK;
     if (json_has(gen, "eos_token_id"))
         st = take_eos(f, json_get(gen, "eos_token_id"), "generation_config.json", err);
@@ -186,7 +176,7 @@ static bool has_type(const struct json *node, const char *list_key, const char *
 static enum qn_status read_tokenizer(const char *dir, struct inspect_facts *f, struct qn_err *err)
 {
     struct json *doc = NULL;
-    QN_TRY(read_json(dir, "tokenizer.json", TOKENIZER_BYTES_MAX, &doc, err));
+    QN_TRY(object_load(dir, "tokenizer.json", TOKENIZER_BYTES_MAX, &doc, err));
     if (!doc) {
         snprintf(f->tokenizer, sizeof f->tokenizer, "none");
         return QN_OK;

@@ -28,16 +28,7 @@ struct qn_checkpoint {
 
 enum qn_status engine_json(const char *dir, const char *name, struct json **out, struct qn_err *err)
 {
-    struct buf path = BUF_INIT, text = BUF_INIT;
-    path_join(&path, dir, name);
-    enum qn_status st = buf_ok(&path, "path", err);
-    if (st == QN_OK)
-        st = file_read(buf_z(&path), CONFIG_MAX, &text, err);
-    if (st == QN_OK)
-        st = json_parse(buf_str(&text), name, JSON_DEPTH_MAX, out, err);
-    buf_free(&path);
-    buf_free(&text);
-    return st;
+    return json_load(dir, name, CONFIG_MAX, out, err);
 }
 
 static enum qn_status find_family(struct qn_engine *e, struct qn_err *err)

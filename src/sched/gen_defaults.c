@@ -4,8 +4,6 @@
  */
 #include "sched/gen_defaults.h"
 
-#include "base/file.h"
-
 #define WHAT             "generation_config.json"
 #define CONFIG_BYTES_MAX (1u << 20)
 
@@ -44,20 +42,9 @@ enum qn_status gen_defaults_apply(const struct json *config, struct sample_param
 
 enum qn_status gen_defaults_load(const char *dir, struct sample_params *io, struct qn_err *err)
 {
-    struct buf path = BUF_INIT, text = BUF_INIT;
     struct json *doc = NULL;
-    enum qn_status st = QN_OK;
-    path_join(&path, dir, WHAT);
-    if (!file_exists(buf_z(&path)))
-        goto done;
-    st = file_read(buf_z(&path), CONFIG_BYTES_MAX, &text, err);
-    if (st == QN_OK)
-        st = json_parse(buf_str(&text), WHAT, JSON_DEPTH_MAX, &doc, err);
-    if (st == QN_OK)
-        st = gen_defaults_apply(doc, io, err);
-done:
+    QN_TRY(json_load_if(dir, WHAT, CONFIG_BYTES_MAX, &doc, err));
+    enum qn_status st = doc ? gen_defaults_apply(doc, io, err) : QN_OK;
     json_free(doc);
-    buf_free(&text);
-    buf_free(&path);
     return st;
 }

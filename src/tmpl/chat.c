@@ -94,18 +94,6 @@ static enum qn_status read_in(const char *dir, const char *name, struct buf *out
     return s;
 }
 
-static enum qn_status read_json(const char *dir, const char *name, struct json **out,
-                                struct qn_err *err)
-{
-    struct buf text = {0};
-    bool found;
-    enum qn_status s = read_in(dir, name, &text, &found, err);
-    if (s == QN_OK && found)
-        s = json_parse(buf_str(&text), name, JSON_DEPTH_MAX, out, err);
-    buf_free(&text);
-    return s;
-}
-
 static enum qn_status open_jinja(struct chat_tmpl *c, const char *dir, const char *file,
                                  const char *name, struct qn_err *err)
 {
@@ -121,13 +109,13 @@ static enum qn_status open_jinja(struct chat_tmpl *c, const char *dir, const cha
 static enum qn_status open_files(struct chat_tmpl *c, const char *dir, struct qn_err *err)
 {
     struct json *file = NULL;
-    QN_TRY(read_json(dir, "tokenizer_config.json", &c->config, err));
-    QN_TRY(read_json(dir, "special_tokens_map.json", &c->specials, err));
+    QN_TRY(json_load_if(dir, "tokenizer_config.json", FILE_MAX, &c->config, err));
+    QN_TRY(json_load_if(dir, "special_tokens_map.json", FILE_MAX, &c->specials, err));
     QN_TRY(open_jinja(c, dir, "chat_template.jinja", "default", err));
     QN_TRY(open_jinja(c, dir, "additional_chat_templates/tool_use.jinja", "tool_use", err));
     if (c->normal || c->tool_use)
         return QN_OK;
-    QN_TRY(read_json(dir, "chat_template.json", &file, err));
+    QN_TRY(json_load_if(dir, "chat_template.json", FILE_MAX, &file, err));
     enum qn_status s = compile_json(c, json_get(file, "chat_template"), "chat_template.json", err);
     json_free(file);
     QN_TRY(s);

@@ -35,10 +35,39 @@ class Serving:
         with urllib.request.urlopen(request, timeout=60) as r:
             return json.load(r)
 
+    def accepts(self, *keys):
+        """Of each key, whether /v1/models takes it."""
+        taken = []
+        for key in keys:
+            request = urllib.request.Request(self.url + "/v1/models",
+                                             headers={"Authorization": f"Bearer {key}"})
+            try:
+                with urllib.request.urlopen(request, timeout=10) as r:
+                    taken.append(r.status == 200)
+            except urllib.error.HTTPError as e:
+                assert e.code == 401
+                taken.append(False)
+        return taken
+
     def stop(self, sig=signal.SIGTERM):
         self.proc.send_signal(sig)
         out, err = self.proc.communicate(timeout=30)
         return self.proc.returncode, err
+
+
+def loading(port, proc):
+    """Waits until the server says that its model loads."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        assert proc.poll() is None, proc.communicate()
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+        except urllib.error.HTTPError as e:
+            assert e.code == 503 and json.load(e) == {"status": "loading model"}
+            return
+        except OSError:
+            time.sleep(0.02)
+    raise AssertionError("the server does not listen")
 
 
 @pytest.fixture
@@ -96,6 +125,8 @@ def test_aliases_and_keys(serve, model, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# two keys\n  first  \n\nsecond # of bob\n")
     s = serve(model, "--alias", "gpt-4o", "--api-key-file", keys, QUERN_API_KEY="third")
+    assert serve(model, "--api-key", "one", "--api-key", "two").accepts("one", "two", "three") == [
+        True, True, False]
     body = {"model": "gpt-4o", "prompt": "x", "max_tokens": 1}
     for key in ("first", "second", "third"):
         assert s.post("/v1/completions", body, {"Authorization": f"Bearer {key}"})["model"] == model.name
@@ -103,6 +134,26 @@ def test_aliases_and_keys(serve, model, tmp_path):
         s.post("/v1/completions", body, {"Authorization": "Bearer #"})
     assert e.value.code == 401
     assert "QUERN_API_KEY" in s.text and "third" not in s.text
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_signal_while_the_model_loads_stops_at_once(env, model, isolate):
+    """The weights are a pipe that nobody writes: the model never comes."""
+    weights = next(model.glob("*.safetensors"))
+    weights.unlink()
+    os.mkfifo(weights)
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        port = s.getsockname()[1]
+    proc = subprocess.Popen([str(QUERN), "serve", "--port", str(port), str(model),
+                             *(["--isolate"] if isolate else [])],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    try:
+        loading(port, proc)
+        proc.send_signal(signal.SIGTERM)
+        out, _ = proc.communicate(timeout=20)  # the end of the pipes: no child holds them either
+        assert out == b"" and proc.returncode in (0, -signal.SIGTERM)
+    finally:
+        proc.kill()
 
 
 def test_json_log(serve, model):

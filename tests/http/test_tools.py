@@ -277,6 +277,24 @@ CHOICES = [
     for n, strict in (("first", False), ("second", True))]
 
 
+def allowed(mode, *names):
+    return {"type": "allowed_tools", "allowed_tools": {
+        "mode": mode, "tools": [{"type": "function", "function": {"name": n}} for n in names]}}
+
+
+def test_allowed_tools_are_those_the_model_sees(tool_server):
+    """A choice of some tools is the request that has only these."""
+    def prompt(tools, choice=None):
+        r = wire.request(tool_server, "POST", "/apply-template",
+                         {"messages": wire.chat_body("x")["messages"], "tools": tools,
+                          **({"tool_choice": choice} if choice else {})})
+        assert r.status == 200, r
+        return r.json()["prompt"]
+    second = [t for t in CHOICES if t["function"]["name"] == "second"]
+    assert prompt(CHOICES, allowed("auto", "second")) == prompt(second) != prompt(CHOICES)
+    assert prompt(CHOICES, allowed("required", "first", "second")) == prompt(CHOICES)
+
+
 @pytest.mark.parametrize("folder", ["qwen", "gemma", "plain"])
 def test_forced_calls(launch, folders, tokenizer, folder):
     """The model wants to say something else; it cannot."""
@@ -285,7 +303,8 @@ def test_forced_calls(launch, folders, tokenizer, folder):
         with openai.OpenAI(base_url=s.url + "/v1", api_key="x", max_retries=0) as c:
             for choice, names in (("required", {"first", "second"}),
                                   ({"type": "function", "function": {"name": "second"}},
-                                   {"second"})):
+                                   {"second"}),
+                                  (allowed("required", "second"), {"second"})):
                 for seed in range(3):
                     got, _ = both(c, say("I would rather talk."), tools=CHOICES, seed=seed,
                                   tool_choice=choice, parallel_tool_calls=False, temperature=1)
@@ -528,6 +547,11 @@ def test_templates_without_tools(launch, tokenizer, folders, tmp_path):
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "zzz"}}},
      "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools.mode"),
+    ({"tools": TOOLS, "tool_choice": allowed("some", "now")}, "tool_choice.allowed_tools.mode"),
+    ({"tools": TOOLS, "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+    ({"tools": TOOLS, "tool_choice": allowed("auto", "now", "zzz")},
+     "tool_choice.allowed_tools.tools[1].function.name"),
     ({"tools": TOOLS, "parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"thinking_budget": -1}, "thinking_budget"),
 ])
