@@ -30,8 +30,7 @@ static void random_words(const char *name)
                                             "0123456789",
                                             "the ",
                                             "!?.",
-                                            "\xC3\xA9"
-                                            "e",
+                                            "\u00e9e",
                                             "\xE6\xBC\xA2\xE5\xAD\x97x"};
     struct tok *t = fixture_tok(name, NULL);
     char *word = malloc(WORD);
