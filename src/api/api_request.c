@@ -3,6 +3,7 @@
  * name, and whole answers put together from events.
  */
 #include "api/ir.h"
+#include "api/resp_store.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -170,6 +171,8 @@ void api_request_free(struct api_request *r)
     json_free(r->chat);
     json_free(r->shaped);
     json_free(r->history);
+    if (r->lender)
+        resp_store_give_back(r->lender, r->lent_bytes);
     json_free(r->body);
     arena_free(r->arena);
     memset(r, 0, sizeof *r);

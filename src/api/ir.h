@@ -111,7 +111,9 @@ struct api_request {
 
     struct json *shaped;  /* owned; an OpenAI-shaped body made of another dialect's, or NULL */
     struct json *history; /* owned; items of an earlier answer that this one follows, or NULL */
-    struct json *chat;    /* owned; what chat_render takes; NULL for raw completions */
+    struct resp_store *lender; /* of lent_bytes for history; NULL = none */
+    size_t lent_bytes;
+    struct json *chat; /* owned; what chat_render takes; NULL for raw completions */
     struct buf chat_prompt;
     struct api_prompt *prompts; /* [n_prompts] in the arena */
     int32_t n_prompts;

@@ -179,6 +179,15 @@ static enum qn_status add_input(struct shaper *s, const struct json *input)
     return QN_OK;
 }
 
+static bool lend(struct resp_store *store, struct api_request *r, size_t bytes)
+{
+    if (bytes > HISTORY_MEMORY || !resp_store_lend(store, bytes))
+        return false;
+    r->lender = store;
+    r->lent_bytes = bytes;
+    return true;
+}
+
 /* The talk that the named answer ended. */
 static enum qn_status add_history(const struct api_model *m, struct shaper *s)
 {
@@ -197,7 +206,7 @@ static enum qn_status add_history(const struct api_model *m, struct shaper *s)
                         "previous_response_id \"%.*s\" is not known here: answers are kept for an "
                         "hour, and only with \"store\": true",
                         SHOWN(id));
-    else if (b.failed || json_memory(buf_str(&b)) > HISTORY_MEMORY)
+    else if (b.failed || !lend(m->responses, s->r, json_memory(buf_str(&b))))
         st = api_no_memory(s->e);
     else if (json_parse(buf_str(&b), "history", JSON_DEPTH_MAX + 2, &s->r->history, &err) != QN_OK)
         st = api_refuse_err(s->e, &err, "previous_response_id");

@@ -25,7 +25,7 @@ struct resp_store {
     pthread_mutex_t mu;
     struct entry *head, *tail;
     struct entry *slot[N_SLOT];
-    size_t bytes, max_bytes;
+    size_t bytes, max_bytes, lent;
     int64_t n, ttl_us;
 };
 
@@ -137,6 +137,22 @@ bool resp_store_get(struct resp_store *s, struct str id, struct buf *response, s
     }
     pthread_mutex_unlock(&s->mu);
     return e != NULL;
+}
+
+bool resp_store_lend(struct resp_store *s, size_t bytes)
+{
+    pthread_mutex_lock(&s->mu);
+    bool room = bytes <= RESP_LENT_MAX - s->lent;
+    s->lent += room ? bytes : 0;
+    pthread_mutex_unlock(&s->mu);
+    return room;
+}
+
+void resp_store_give_back(struct resp_store *s, size_t bytes)
+{
+    pthread_mutex_lock(&s->mu);
+    s->lent -= bytes;
+    pthread_mutex_unlock(&s->mu);
 }
 
 bool resp_store_delete(struct resp_store *s, struct str id)

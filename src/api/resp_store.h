@@ -10,6 +10,7 @@
 
 #define RESP_STORE_BYTES ((size_t)32 << 20)
 #define RESP_STORE_TTL_S 3600
+#define RESP_LENT_MAX    ((size_t)1 << 30) /* of memory for kept talks, all requests together */
 
 struct resp_store;
 
@@ -21,6 +22,10 @@ void resp_store_free(struct resp_store *s); /* NULL is fine */
 void resp_store_put(struct resp_store *s, struct str id, struct str response, struct str items);
 /* Appends what is kept; either buf may be NULL. False when the id is unknown or too old. */
 bool resp_store_get(struct resp_store *s, struct str id, struct buf *response, struct buf *items);
+/* A request of a hundred bytes may name a talk of megabytes: memory for its values is asked for
+ * before they are made. False when all requests together would have more than RESP_LENT_MAX. */
+bool resp_store_lend(struct resp_store *s, size_t bytes);
+void resp_store_give_back(struct resp_store *s, size_t bytes);
 bool resp_store_delete(struct resp_store *s, struct str id); /* false: unknown */
 
 struct resp_store_stats {

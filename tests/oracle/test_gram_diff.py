@@ -5,7 +5,7 @@
 - texts: what a regular expression or schema accepts, text by text;
 - masks: the tokens allowed after a prefix, bit by bit, where the languages are the same;
 - walks: answers drawn at random through our masks must parse and validate.
-Skips (and says so) without the packages or the program. xgrammar needs PyTorch and is not used.
+Skips (and says so) without the packages or the program. test_gram_xgrammar.py asks xgrammar.
 """
 import json
 import os

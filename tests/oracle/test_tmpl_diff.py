@@ -2,7 +2,7 @@
 
     QUERN_TMPL_DUMP=build/tests/unit/tmpl/tmpl_dump python3 -m pytest tests/oracle/test_tmpl_diff.py
 
-TMPL_DIFF_N sets the number of templates (3000), TMPL_DIFF_SEED the first seed. A failure prints the
+TMPL_DIFF_N sets the number of templates (1500), TMPL_DIFF_SEED the first seed. A failure prints the
 seed and the template.
 """
 import json
@@ -16,7 +16,7 @@ pytest.importorskip("transformers")  # its settings of jinja2 are the measure
 
 from tmpl_golden import frozen_time, render  # noqa: E402
 
-N = int(os.environ.get("TMPL_DIFF_N", "3000"))
+N = int(os.environ.get("TMPL_DIFF_N", "1500"))
 SEED = int(os.environ.get("TMPL_DIFF_SEED", "1"))
 # what this engine refuses on purpose, and what Python prints with addresses in it
 OURS_ONLY = ("beyond 64 bits", "not supported", "nested", "need more than", "must be positive")

@@ -169,12 +169,28 @@ static void test_threads(void **state)
     resp_store_free(s);
 }
 
+/* What requests borrow is bounded together, and comes back. */
+static void lent_memory(void **state)
+{
+    struct resp_store *s = resp_store_create(1000, 60);
+    assert_true(resp_store_lend(s, RESP_LENT_MAX - 10));
+    assert_false(resp_store_lend(s, 11));
+    assert_false(resp_store_lend(s, SIZE_MAX));
+    assert_true(resp_store_lend(s, 10));
+    assert_false(resp_store_lend(s, 1));
+    resp_store_give_back(s, 10);
+    assert_true(resp_store_lend(s, 4));
+    resp_store_give_back(s, RESP_LENT_MAX - 10);
+    assert_true(resp_store_lend(s, RESP_LENT_MAX - 4));
+    resp_store_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keeps),   cmocka_unit_test(test_least_recently_used_goes),
         cmocka_unit_test(test_age),     cmocka_unit_test(test_against_a_list),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads), cmocka_unit_test(lent_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
