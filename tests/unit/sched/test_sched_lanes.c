@@ -17,6 +17,8 @@
 
 #ifdef __SANITIZE_THREAD__
 enum { N = 12, MADE = 16, PROMPT = 40, CROWD = 6 }; /* the kernels are very slow there */
+#elif defined(__SANITIZE_ADDRESS__)
+enum { N = 28, MADE = 24, PROMPT = 120, CROWD = 6 };
 #else
 enum { N = 36, MADE = 40, PROMPT = 200, CROWD = 6 };
 #endif
