@@ -58,6 +58,12 @@ soak: ## 10,000 mixed requests over each of two models, 8 at a time, a fifth abo
 	@QUERN_SOAK=10000 QUERN_BUILD=$(BUILD) QUERN_BIN=$(BUILD)/quern $(BUILD)/venv/bin/python -m pytest -q \
 	  -p no:cacheprovider tests/http/test_soak.py
 
+spec-same: ## guesses change nothing: 200 prompts with every kind on every small model, 1,000 patterns taken back
+	@tools/setup.sh test $(BUILD)
+	@ninja -C $(BUILD) -j $(J) --quiet tests/unit/sched/test_spec_same tests/unit/model/test_take_back
+	@QUERN_SHARED=$${QUERN_SHARED:-$(CURDIR)/../shared} SPEC_SAME=200 $(BUILD)/tests/unit/sched/test_spec_same
+	@QUERN_SHARED=$${QUERN_SHARED:-$(CURDIR)/../shared} TAKE_BACK=1000 $(BUILD)/tests/unit/model/test_take_back
+
 soak-long: ## 100,000 generated tokens of a windowed model in three KV formats: nothing grows
 	@$(MAKE) build
 	@ninja -C $(BUILD) -j $(J) --quiet tests/unit/model/test_kv_quant

@@ -23,7 +23,7 @@
 #endif
 
 enum { MOST_WANTS = 200, FEW_WANTS = SANITIZED ? 4 : 12, MADE = SANITIZED ? 24 : 48, AT_ONCE = 4 };
-enum { PROMPT = 150 };
+enum { PROMPT = 150, FIRST = 64 };
 
 struct want {
     int32_t prompt[PROMPT], n_prompt, max_tokens;
@@ -55,15 +55,22 @@ static uint32_t pick(uint64_t i, uint64_t what, uint32_t n)
     return (uint32_t)(rng_u64(11, i, what) % n);
 }
 
+/* Whose prompt it is: of no model is the vocabulary smaller than FIRST. */
+static const struct want *want_of(const int32_t *ids)
+{
+    return &wants[ids[0] + FIRST * ids[1]];
+}
+
 /* Half of the prompts repeat themselves, so that the index finds something. */
 static void make_prompt(struct want *w, uint64_t k, uint32_t n_vocab)
 {
     int32_t period = pick(k, 1, 2) ? 1 + (int32_t)pick(k, 2, 12) : PROMPT;
-    w->n_prompt = 1 + (int32_t)pick(k, 3, pick(k, 4, 3) ? PROMPT - 1 : 10);
+    w->n_prompt = 2 + (int32_t)pick(k, 3, pick(k, 4, 3) ? PROMPT - 2 : 10);
     for (int32_t j = 0; j < w->n_prompt; j++)
         w->prompt[j] =
             j >= period ? w->prompt[j - period] : (int32_t)pick(k * 1000 + (uint64_t)j, 5, n_vocab);
-    w->prompt[0] = (int32_t)(k % n_vocab); /* all differ */
+    w->prompt[0] = (int32_t)(k % FIRST); /* all differ; see want_of */
+    w->prompt[1] = (int32_t)(k / FIRST);
 }
 
 static void make_wants(int32_t n_vocab)
@@ -231,7 +238,7 @@ static enum qn_status forced_draft(void *self, struct draft *d, int32_t n, struc
     uint64_t salt = *(const uint64_t *)self;
     int32_t n_vocab = qn_engine_info(engine)->n_vocab;
     for (int32_t i = 0; i < n; i++) {
-        const struct want *w = &wants[d[i].ids[0]];
+        const struct want *w = want_of(d[i].ids);
         int32_t made = d[i].n_ids - w->n_prompt, right = right_ones(w, made, salt);
         assert_memory_equal(d[i].ids, w->prompt, (size_t)w->n_prompt * sizeof *w->prompt);
         d[i].n = d[i].most;
