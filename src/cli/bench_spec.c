@@ -62,6 +62,7 @@ struct result {
 struct setting {
     const char *name;
     struct spec_params spec;
+    struct sched *sched; /* over all tasks and rounds, as a server's: it learns what steps cost */
     struct spec_counts sum[TASKS_MAX];
     double ratio[TASKS_MAX][ROUNDS_MAX];
 };
@@ -70,7 +71,7 @@ struct bench {
     struct qn_engine *engine;
     struct served_engine draft;
     struct task tasks[TASKS_MAX];
-    struct setting settings[SETTINGS_MAX];
+    struct setting plain, settings[SETTINGS_MAX];
     double plain_us[TASKS_MAX][ROUNDS_MAX]; /* of a token */
     int n_task, n_setting, n_round;
 };
@@ -201,33 +202,30 @@ static enum qn_status answer(struct sched *s, const struct ids *prompt, struct r
     return ev.kind == GEN_ERROR ? QN_INTERNAL : QN_OK;
 }
 
-static enum qn_status run(struct bench *b, const struct task *t, const struct spec_params *spec,
+static enum qn_status run(struct bench *b, const struct task *t, struct setting *s,
                           struct result *r, struct qn_err *err)
 {
     struct lm lm = lm_of_engine(b->engine);
-    struct sched_params sp = {.n_lane = 1, .spec = *spec};
-    struct sched *s = NULL;
+    struct sched_params sp = {.n_lane = 1, .spec = s->spec};
     *r = (struct result){0};
     if (term_interrupted())
         QN_FAIL(err, QN_CANCELLED, WHERE, "interrupted");
-    QN_TRY(sched_create(&lm, engine_tok(b->engine), &sp, &s, err));
-    enum qn_status st = QN_OK;
-    for (int32_t i = 0; i < t->n && st == QN_OK; i++)
-        st = answer(s, &t->prompts[i], r, err);
-    sched_free(s);
-    return st;
+    if (!s->sched)
+        QN_TRY(sched_create(&lm, engine_tok(b->engine), &sp, &s->sched, err));
+    for (int32_t i = 0; i < t->n; i++)
+        QN_TRY(answer(s->sched, &t->prompts[i], r, err));
+    return QN_OK;
 }
 
 /* round -1 warms up. */
 static enum qn_status run_task(struct bench *b, int task, int round, struct qn_err *err)
 {
-    const struct spec_params off = {0};
     struct result plain, r;
-    QN_TRY(run(b, &b->tasks[task], &off, &plain, err));
+    QN_TRY(run(b, &b->tasks[task], &b->plain, &plain, err));
     double one = (double)plain.decode_us / (double)(plain.tokens > 0 ? plain.tokens : 1);
     for (int i = 0; i < b->n_setting; i++) {
         struct setting *s = &b->settings[i];
-        QN_TRY(run(b, &b->tasks[task], &s->spec, &r, err));
+        QN_TRY(run(b, &b->tasks[task], s, &r, err));
         if (r.hash != plain.hash || r.tokens != plain.tokens)
             QN_FAIL(err, QN_INTERNAL, WHERE, "task %s: the answer with %s is a different one",
                     b->tasks[task].name, s->name);
@@ -301,6 +299,11 @@ static void free_all(struct bench *b)
     for (int t = 0; t < b->n_task; t++)
         for (int i = 0; i < b->tasks[t].n; i++)
             ids_free(&b->tasks[t].prompts[i]);
+    if (b->plain.sched)
+        sched_free(b->plain.sched);
+    for (int i = 0; i < b->n_setting; i++)
+        if (b->settings[i].sched)
+            sched_free(b->settings[i].sched);
     served_close(&b->draft);
     qn_engine_free(b->engine);
     free(b);

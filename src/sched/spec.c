@@ -18,6 +18,8 @@
 #define WHERE       "speculation"
 #define OWN_FADE    0.9F
 #define ALL_FADE    0.98F
+#define AGE         0.98F /* of places that no window reached */
+#define FIRST_PLACE 0.8   /* how often the first guess holds, before anything is known */
 #define PROBE_FIRST 32  /* steps without guesses before they are tried again */
 #define PROBE_MOST  512 /* after tries that failed */
 #define PROBE_N     2   /* guesses of a try */
@@ -249,9 +251,11 @@ static void fill_chances(struct spec *sp, int32_t k, bool by_place)
     const struct spec_gen *sg = ((const struct gen *)d->ctx)->spec;
     double *p = sp->p + (size_t)k * SPEC_DRAFT_MAX;
     *l = (struct spec_lane){.p = p, .n = by_place ? d->most : d->n};
+    /* A place where little is known is as good as the one before it: so windows grow until they
+     * do not pay. */
     for (int32_t j = 0; j < l->n; j++)
         p[j] = by_place
-                   ? spec_odds_of(&sg->place, &sp->place, j, 0.6)
+                   ? spec_odds_of(&sg->place, &sp->place, j, j ? p[j - 1] : FIRST_PLACE)
                    : spec_odds_of(&sg->sure, &sp->sure, d->sure[j], sp->ops->prior[d->sure[j]]);
 }
 
@@ -457,6 +461,10 @@ int32_t spec_learn(struct spec *sp, struct gen *g, int32_t window, const int32_t
         spec_odds_note(&sg->place, j, hit, OWN_FADE);
         spec_odds_note(&sp->place, j, hit, ALL_FADE);
         held += hit;
+    }
+    if (sg->n > 0) {
+        spec_odds_age(&sg->place, sg->n, AGE);
+        spec_odds_age(&sp->place, sg->n, AGE);
     }
     held = held < window ? held : window;
     spec_count(&g->usage.spec, window, held);

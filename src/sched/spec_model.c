@@ -278,7 +278,7 @@ static int64_t bytes(const void *self, int32_t n_tokens)
 
 const struct drafter_ops drafter_model = {
     .name = "two-model",
-    .n_draft = 6,
+    .n_draft = 8,
     .costs = true,
     .prior = {0.1F, 0.3F, 0.45F, 0.6F, 0.7F, 0.8F, 0.9F, 0.95F},
     .open = open,

@@ -56,7 +56,7 @@ static enum qn_status fed(void *self, void *ctx, const int32_t *ids, int32_t n_f
 
 const struct drafter_ops drafter_mtp = {
     .name = "mtp",
-    .n_draft = 6,
+    .n_draft = 8,
     .costs = true,
     .lag = 64,
     .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},

@@ -16,6 +16,14 @@ void spec_odds_note(struct spec_odds *o, int32_t level, bool held, float fade)
     o->seen[level] = o->seen[level] * fade + 1;
 }
 
+void spec_odds_age(struct spec_odds *o, int32_t level, float fade)
+{
+    for (; level < QN_ROLLBACK; level++) {
+        o->hit[level] *= fade;
+        o->seen[level] *= fade;
+    }
+}
+
 double spec_odds_of(const struct spec_odds *own, const struct spec_odds *all, int32_t level,
                     double prior)
 {
@@ -27,25 +35,20 @@ double spec_odds_of(const struct spec_odds *own, const struct spec_odds *all, in
 
 /* ---- cost ----------------------------------------------------------------------------------- */
 
-static double first_guess(int32_t rows)
-{
-    return 1 + FIRST_SLOPE * (rows - 1);
-}
-
-/* What is not known is as far from the first guess as its nearest neighbour. */
+/* Rows of which nothing is known cost what their nearest neighbour's rows do, each as much. */
 double spec_cost_rows(const struct spec_cost *c, int32_t rows)
 {
-    if (rows > SPEC_ROWS)
-        return spec_cost_rows(c, SPEC_ROWS) * first_guess(rows) / first_guess(SPEC_ROWS);
     if (rows <= 1)
         return 1;
-    for (int32_t d = 0; d <= SPEC_ROWS; d++) {
-        if (rows - d > 1 && c->f[rows - d] > 0)
-            return c->f[rows - d] * first_guess(rows) / first_guess(rows - d);
-        if (rows + d <= SPEC_ROWS && c->f[rows + d] > 0)
-            return c->f[rows + d] * first_guess(rows) / first_guess(rows + d);
+    for (int32_t d = 0; d <= rows + SPEC_ROWS; d++) {
+        int32_t below = rows - d, above = rows + d;
+        int32_t k = below > 1 && below <= SPEC_ROWS && c->f[below] > 0 ? below
+                    : above <= SPEC_ROWS && c->f[above] > 0            ? above
+                                                                       : 0;
+        if (k)
+            return 1 + (c->f[k] - 1) * (rows - 1) / (k - 1);
     }
-    return first_guess(rows);
+    return 1 + FIRST_SLOPE * (rows - 1);
 }
 
 static double clipped(double x)

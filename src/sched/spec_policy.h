@@ -15,6 +15,8 @@ struct spec_odds {
     float hit[QN_ROLLBACK], seen[QN_ROLLBACK];
 };
 void spec_odds_note(struct spec_odds *o, int32_t level, bool held, float fade);
+/* Levels from `level` on were not looked at: what is known of them loses weight. */
+void spec_odds_age(struct spec_odds *o, int32_t level, float fade);
 /* Of this answer, leaning on all answers' and those on the prior. */
 double spec_odds_of(const struct spec_odds *own, const struct spec_odds *all, int32_t level,
                     double prior);

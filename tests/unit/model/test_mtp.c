@@ -29,8 +29,11 @@ static struct qn_engine *open_engine(const char *dir, enum qn_arith arith, enum 
 
 static struct qn_engine *open_text_engine(const char *dir)
 {
-    struct qn_engine_params p = {
-        .model_dir = dir, .n_thread = 2, .n_ctx = 600, .mtp = QN_MTP_DEFAULT};
+    struct qn_engine_params p = {.model_dir = dir,
+                                 .n_thread = 2,
+                                 .n_ctx = 600,
+                                 .mtp = getenv("QUERN_MTP_BEHIND") ? QN_MTP_BEHIND_NORM
+                                                                   : QN_MTP_DEFAULT};
     struct qn_engine *e = NULL;
     struct qn_err err;
     CHECK_OK(qn_engine_open(&p, &e, &err), err);
@@ -498,7 +501,8 @@ static double agreement_of(struct qn_engine *e, const char *text, size_t len, in
 /* Each README's mtp1_agree is of 631,191 tokens; eight pieces of 256 differ from that by several
  * points (one piece by ten and more), but they are always the same pieces and the same bits, so
  * what was measured on them must come again. docs/measurements has the whole. QUERN_MTP_PIECES
- * takes more pieces and then asks for the README's figure to 3 points. */
+ * takes more pieces and then asks for the README's figure to 3 points. QUERN_MTP_BEHIND only prints
+ * what comes of states behind the norm. */
 static void test_agreement(void **state)
 {
     static const struct {
@@ -523,8 +527,9 @@ static void test_agreement(void **state)
         double share = agreement_of(e, text, len, more ? atoi(more) : PIECES);
         print_message("%s: %.2f %% of the guesses are what the model says (whole text %.2f %%)\n",
                       models[i].name, 100 * share, 100 * models[i].whole);
-        assert_true(fabs(share - (more ? models[i].whole : models[i].here)) <=
-                    (more ? 0.03 : 0.002));
+        assert_true(getenv("QUERN_MTP_BEHIND") ||
+                    fabs(share - (more ? models[i].whole : models[i].here)) <=
+                        (more ? 0.03 : 0.002));
         qn_engine_free(e);
     }
     free(text);
