@@ -20,10 +20,10 @@
 #define ALL_FADE    0.98F
 #define AGE         0.98F /* of places that no window reached */
 #define FIRST_PLACE 0.8   /* how often the first guess holds, before anything is known */
-#define PROBE_FIRST 32  /* steps without guesses before they are tried again */
-#define PROBE_MOST  512 /* after tries that failed */
-#define PROBE_N     2   /* guesses of a try */
-#define PLAIN_EVERY 64  /* steps with guesses before one without: what does that cost now? */
+#define PROBE_FIRST 32    /* steps without guesses before they are tried again */
+#define PROBE_MOST  512   /* after tries that failed */
+#define PROBE_N     2     /* guesses of a try */
+#define PLAIN_EVERY 64    /* steps with guesses before one without: what does that cost now? */
 
 /* What a generation keeps. */
 struct spec_gen {
