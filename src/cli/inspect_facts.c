@@ -60,9 +60,8 @@ static enum qn_status read_sizes(struct inspect_facts *f, const struct json *c, 
     return QN_OK;
 }
 
-/* What the layers keep for a token, from the family itself, which alone knows. A config.json that
- * it
- * refuses (or a family that quern does not have) can still be looked at, without this. */
+/* What the layers keep for a token, from the family itself, which alone knows. One that quern
+ * does not have, or a config.json that it refuses, can still be looked at: without this. */
 static enum qn_status read_kv(struct inspect_facts *f, struct qn_err *err)
 {
     struct model m = {.family = family_find(f->family)};
