@@ -90,6 +90,9 @@ static inline int32_t pack_n_block(int32_t n)
 }
 /* Code i, 0 to group-1, of a row in a group's lines; of PACK_E2M1 what it stands for. */
 uint32_t pack_code(enum pack_kind kind, const uint8_t *lines, int row, int32_t i);
+/* The same of codes 0 to group-1 of a row, many times faster. */
+void pack_codes(enum pack_kind kind, const uint8_t *lines, int row, int32_t group,
+                uint8_t out[GROUP_MAX]);
 extern const uint8_t pack_e2m1[16];
 /* One row of weights as float32, exactly q*scale+bias with one rounding. dst: [k] */
 void pack_row_f32(const struct packed *w, int32_t row, float *dst);

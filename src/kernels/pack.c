@@ -47,6 +47,59 @@ uint32_t pack_code(enum pack_kind kind, const uint8_t *lines, int row, int32_t i
     return kind == PACK_E2M1 ? pack_e2m1[code] : code;
 }
 
+/* One row's words of a run of lines -> n codes (32, or a group of 16). Inlined with a constant width,
+ * so that shifts and masks are constants. */
+static inline __attribute__((always_inline)) void run_codes(const uint8_t *words, int bits,
+                                                            int32_t n, uint8_t *out)
+{
+    const int per = 16 / bits, pairs = n / 2;
+    const uint32_t mask = (1u << bits) - 1;
+    int i = 0;
+    for (int line = 0; line < bits && i < pairs; line++) {
+        uint32_t w;
+        memcpy(&w, words + (size_t)line * 64, 4);
+        for (int c = 0; c < per && i < pairs; c++, i++) {
+            out[2 * i] = (uint8_t)(w >> (c * bits) & mask);
+            out[2 * i + 1] = (uint8_t)(w >> (16 + c * bits) & mask);
+        }
+    }
+    for (int at = 0; i < pairs; i++, at += bits)
+        for (int half = 0; half < 2; half++)
+            out[2 * i + half] = (uint8_t)left_over(words, bits, at, half);
+}
+
+void pack_codes(enum pack_kind kind, const uint8_t *lines, int row, int32_t group,
+                uint8_t out[GROUP_MAX])
+{
+    const uint8_t *words = lines + (size_t)row * 4;
+    const int bits = pack_bits(kind);
+    for (int32_t i = 0; i < group; i += 32, words += (size_t)bits * 64) {
+        int32_t n = group - i < 32 ? group - i : 32;
+        switch (bits) {
+        case 2:
+            run_codes(words, 2, n, out + i);
+            break;
+        case 3:
+            run_codes(words, 3, n, out + i);
+            break;
+        case 4:
+            run_codes(words, 4, n, out + i);
+            break;
+        case 5:
+            run_codes(words, 5, n, out + i);
+            break;
+        case 6:
+            run_codes(words, 6, n, out + i);
+            break;
+        default:
+            run_codes(words, 8, n, out + i);
+            break;
+        }
+    }
+    for (int32_t i = 0; kind == PACK_E2M1 && i < group; i++)
+        out[i] = pack_e2m1[out[i]];
+}
+
 size_t pack_block_bytes(enum pack_kind kind, enum scale_type scale, int32_t group, int32_t k)
 {
     if (kind == PACK_F32)
@@ -93,8 +146,10 @@ void pack_row_f32(const struct packed *w, int32_t row, float *dst)
     for (int32_t g = 0; g < w->k / w->group; g++) {
         float s = scale_f32(p, w->scale, lane);
         float b = w->kind == PACK_E2M1 ? -12.0f * s : scale_f32(p + sb, w->scale, lane);
+        uint8_t code[GROUP_MAX];
+        pack_codes(w->kind, p + head, lane, w->group, code);
         for (int32_t i = 0; i < w->group; i++)
-            *dst++ = fmaf(s, (float)pack_code(w->kind, p + head, lane, i), b);
+            *dst++ = fmaf(s, (float)code[i], b);
         p += pack_group_bytes(w->kind, w->scale, w->group);
     }
 }

@@ -36,9 +36,11 @@ static float scale_at(const uint8_t *p, enum scale_type t, int i)
 
 static int32_t group_dot(const uint8_t *lines, const struct packed *w, int row, const int16_t *a)
 {
+    uint8_t code[GROUP_MAX];
     int32_t sum = 0;
+    pack_codes(w->kind, lines, row, w->group, code);
     for (int32_t i = 0; i < w->group; i++)
-        sum += (int32_t)pack_code(w->kind, lines, row, i) * a[i];
+        sum += (int32_t)code[i] * a[i];
     return sum;
 }
 

@@ -81,12 +81,18 @@ void ref_gemm(const struct packed *w, int32_t row0, int32_t row1, const struct r
 {
     for (int32_t row = row0; row < row1; row++) {
         pack_row_f32(w, row, wrow);
-        for (int32_t m = 0; m < x->n; m++) {
+        for (int32_t m = 0; m < x->n; m += 4) { /* four sums at a time, each in its own order */
             const float *xm = x->x + (size_t)m * x->ldx;
-            double sum = 0;
-            for (int32_t k = 0; k < w->k; k++)
-                sum += (double)wrow[k] * (double)xm[k];
-            dst[(size_t)m * ldd + (size_t)(row - row0)] = (float)sum;
+            int32_t left = x->n - m < 4 ? x->n - m : 4;
+            size_t next[4];
+            double sum[4] = {0};
+            for (int32_t j = 0; j < 4; j++)
+                next[j] = j < left ? (size_t)j * x->ldx : 0;
+            for (int32_t k = 0; k < w->k; k++, xm++)
+                for (int32_t j = 0; j < 4; j++)
+                    sum[j] += (double)wrow[k] * (double)xm[next[j]];
+            for (int32_t j = 0; j < left; j++)
+                dst[(size_t)(m + j) * ldd + (size_t)(row - row0)] = (float)sum[j];
         }
     }
 }
