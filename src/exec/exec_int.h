@@ -125,6 +125,7 @@ struct moe {
     int32_t *first;       /* [n_expert + 1]: places of an expert */
     int32_t *next;        /* [n_expert]: sorting */
     uint64_t *pieces;     /* [POOL_CHUNK_MAX]: how a region is cut */
+    int64_t n_read;       /* matrices of experts gone through, ever: once for all rows of one */
     struct tensor *x, *gu, *act, *y; /* [places, ..] */
 };
 

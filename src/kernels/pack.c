@@ -47,8 +47,8 @@ uint32_t pack_code(enum pack_kind kind, const uint8_t *lines, int row, int32_t i
     return kind == PACK_E2M1 ? pack_e2m1[code] : code;
 }
 
-/* One row's words of a run of lines -> n codes (32, or a group of 16). Inlined with a constant width,
- * so that shifts and masks are constants. */
+/* One row's words of a run of lines -> n codes (32, or a group of 16). Inlined with a constant
+ * width, so that shifts and masks are constants. */
 static inline __attribute__((always_inline)) void run_codes(const uint8_t *words, int bits,
                                                             int32_t n, uint8_t *out)
 {

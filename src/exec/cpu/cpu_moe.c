@@ -301,6 +301,8 @@ static void products(struct exec *ex, struct moe *moe, struct tensor *dst,
         for (int32_t i = 0; i < n_part; i++)
             a.part[i].blocks_chunk *= 2;
     struct pool_job job = {moe_regions, moe_run, &a, sizeof a, n};
+    for (int32_t i = 0; i < n; i++)
+        moe->n_read += piece_at(&a, i).chunk == 0;
     pool_run(ex->pool, &job);
 }
 

@@ -194,6 +194,31 @@ static void test_not_numbers(void **state)
     free_rig(r);
 }
 
+/* Rows that chose the same expert go through its matrices together, and nobody goes through those
+ * that were not chosen: the matrices read (gate, up, down of each expert) are counted. */
+static void test_reads(void **state)
+{
+    static const struct {
+        int32_t n_row, n_choice; /* rows, and how many different choices they make in turn */
+    } cases[] = {{1, 1}, {2, 1}, {ROWS, 1}, {2, 2}, {ROWS, 2}};
+    /* choices {0,1,2} and {2,3,4} */
+    static const float logits[2][E] = {{9, 8, 7, 0, 0, -100, 0}, {0, 0, 7, 8, 9, -100, 0}};
+    for (int t = 1; t <= 3; t++) {
+        struct rig *r = make_rig(t);
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            for (int32_t row = 0; row < cases[i].n_row; row++) {
+                put_row(r, row, row);
+                memcpy(r->logits->p + row * E, logits[row % cases[i].n_choice], sizeof logits[0]);
+            }
+            int64_t before = r->moe->n_read;
+            run(r, cases[i].n_row, ROUTE_OF_CHOSEN);
+            int64_t experts = cases[i].n_choice == 1 ? K : 5;
+            assert_int_equal(r->moe->n_read - before, 3 * experts);
+        }
+        free_rig(r);
+    }
+}
+
 static void test_refused(void **state)
 {
     static const struct moe_shape bad[] = {
@@ -209,9 +234,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formula),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_not_numbers),
+        cmocka_unit_test(test_formula),     cmocka_unit_test(test_company),
+        cmocka_unit_test(test_not_numbers), cmocka_unit_test(test_reads),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
