@@ -23,6 +23,7 @@ TEXTS = [
     "<tool_call>{}</tool_call><tool_call>", "a word, sword words word", "x  LEFT  y RIGHT  z LEFTRIGHT", "🜲ꙮ\U000105c0", "\u00a0\u2003x\u3000\u200b\u0085\u2028y",
     "\u0000\u0001\u007f", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "the function returns the number of bytes",
     "▁a▁▁b ▁", "<0x41><0xE2>", "size_t tok_encode(const struct tok *t);",
+    "<|user|>\nHow are you?<|end|>\n<|assistant|>\n", " <|user|> \t hi <|end|>  <|assistant|>x</s>\u00a0\u3000y <s>  z<|endoftext|> w",
 ]
 
 
@@ -53,6 +54,15 @@ def meta(scheme, sp=True):
 
 def norm(*v):
     return {"type": "Sequence", "normalizers": list(v)}
+
+
+def phi3():
+    """Phi-3's special tokens: most of them swallow the white space behind them (rstrip), <s> does not."""
+    one = lambda i, s, r: {"id": i, "content": s, "single_word": False, "lstrip": False, "rstrip": r, "normalized": False,
+                           "special": True}
+    n = len(json.loads((DATA / "spm.json").read_text())["model"]["vocab"])
+    return [one(0, "<unk>", False), one(1, "<s>", False), one(2, "</s>", True), one(n, "<|endoftext|>", False)] + [
+        one(n + 1 + i, s, True) for i, s in enumerate(("<|assistant|>", "<|system|>", "<|end|>", "<|user|>"))]
 
 
 def variants():
@@ -96,6 +106,7 @@ def variants():
                            "pre_tokenizer": split(string=" ", behavior="MergedWithPrevious"),
                            "decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
                                                                         {"type": "ByteFallback"}, {"type": "Fuse"}]}}, {}
+    yield "phi3", "spm", {"added_tokens": phi3(), "post_processor": None}, {}
     for scheme in ("always", "first", "never"):
         for sp in (True, False):
             yield f"metaspace {scheme} {sp}", "spm", {"normalizer": None, "pre_tokenizer": meta(scheme, sp),
