@@ -43,9 +43,9 @@ static const struct cli_opt parity_opts[] = {
     {.name = "kl",
      .type = CLI_REAL,
      .arg = "NATS",
-     .min = 0,
+     .min = 1e-12,
      .max = 1000,
-     .def = "0.001",
+     .def_text = "0.001, or what the golden states with its reason",
      .help =
          "The canonical arithmetic fails when its mean KL divergence from the golden is larger.",
      .off = CLI_AT_REAL(struct parity_opts, kl)},
@@ -67,6 +67,7 @@ static const struct cli_opt parity_opts[] = {
 };
 
 #define REFERENCE_MARGIN 2e-3
+#define KL_DEFAULT       1e-3
 
 /* Why a comparison fails, or NULL. */
 static const char *verdict(const struct parity_opts *o, bool reference, const struct parity *p)
@@ -165,7 +166,8 @@ static void json_report(const struct parity_opts *o, bool reference, const struc
 /* ---- running -------------------------------------------------------------------------------- */
 
 struct job {
-    const struct parity_opts *o;
+    struct parity_opts *o; /* kl: filled in from the golden when it was not given */
+    char kl_why[400];      /* of a limit that the golden states */
     const char *dir, *golden;
     struct parity result[2]; /* reference, canonical */
     bool have[2];
@@ -190,6 +192,11 @@ static enum qn_status compare(struct job *j, bool reference, struct qn_err *err)
     };
     QN_TRY(qn_engine_open(&p, &e, err));
     enum qn_status st = golden_open(j->golden, qn_engine_info(e)->n_vocab, &g, err);
+    if (st == QN_OK && j->o->kl == 0) {
+        j->o->kl = g.kl > 0 ? g.kl : KL_DEFAULT;
+        snprintf(j->kl_why, sizeof j->kl_why, "%.*s", (int)(g.kl_why.n < 390 ? g.kl_why.n : 390),
+                 g.kl > 0 ? g.kl_why.p : "");
+    }
     if (st == QN_OK) {
         progress_start(&line, reference ? "Reference" : "Canonical", NULL, 1);
         struct parity_params pp = {.margin = reference ? REFERENCE_MARGIN : j->o->margin,
@@ -231,6 +238,10 @@ static void write_report(const struct job *j, struct buf *out)
         else if (j->have[i])
             text_report(j->o, i == 0, &j->result[i], out);
     }
+    if (j->have[1] && j->kl_why[0] && !j->o->json)
+        buf_addf(out, "  the golden allows a mean KL of %g: %s\n", j->o->kl, j->kl_why);
+    if (j->have[1] && j->o->json)
+        jw_kreal(&w, "kl_limit", j->o->kl);
     if (j->o->json) {
         jw_obj_end(&w);
         buf_addc(out, '\n');

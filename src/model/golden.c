@@ -155,6 +155,17 @@ static enum qn_status read_text(struct golden *g, int32_t n_vocab, struct qn_err
     return read_reals(json_get(text, "nll"), "text.nll", g->n_text - 1, &g->nll, err);
 }
 
+/* A golden may allow more than others, and says why: {"kl": 0.01, "why": "..."}. */
+static enum qn_status read_limits(struct golden *g, struct qn_err *err)
+{
+    const struct json *v = json_get(g->doc, "limits");
+    QN_TRY(json_opt_real(v, "golden: limits", "kl", 0, 0, 1000, &g->kl, err));
+    QN_TRY(json_opt_str(v, "golden: limits", "why", (struct str){0}, &g->kl_why, err));
+    if (g->kl > 0 && !g->kl_why.n)
+        QN_FAIL(err, QN_BAD_INPUT, "golden", "limits has kl %g without its reason, \"why\"", g->kl);
+    return QN_OK;
+}
+
 /* PATH without ".json". */
 static void stem(struct buf *b, const char *path)
 {
@@ -202,6 +213,8 @@ enum qn_status golden_open(const char *path, int32_t n_vocab, struct golden *g, 
     }
     if (st == QN_OK)
         st = read_text(g, n_vocab, err);
+    if (st == QN_OK)
+        st = read_limits(g, err);
     if (st != QN_OK)
         golden_close(g);
     return st;

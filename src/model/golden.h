@@ -30,6 +30,8 @@ struct golden {
     int32_t n;
     int32_t *text, n_text; /* ids of a text with its likelihood; 0 = none */
     double *nll;           /* [n_text - 1] nats of token i + 1 */
+    double kl;             /* mean KL the canonical arithmetic may have here; 0 = not stated */
+    struct str kl_why;     /* the reason, stated with it; lives in doc */
     struct st *arrays;     /* NULL = none */
     struct json *doc;
 };
