@@ -19,7 +19,9 @@
 #define WHERE "disk cache"
 
 enum { LOOK_IDLE_US = 20 * 1000, LOOK_BUSY_US = 500 * 1000, REAP = 64 };
-enum { WHOLE_BUSY_US = 4 * 1000 * 1000 };
+/* While work goes on: of lines that grow, whole pages; what is in their last page too. A page that
+ * is written before it is full is written again. */
+enum { PAGES_BUSY_US = 4 * 1000 * 1000, ENDS_BUSY_US = 30 * 1000 * 1000 };
 enum { BUSY_BYTES_PER_S = 64 << 20, RECORD_TOK = 512 };
 enum { FLUSH_LOOKS = 50 };
 
@@ -357,10 +359,30 @@ static int32_t missing_from(const struct dchain *c, int32_t n)
     return c->n_match < n ? c->n_match : c->n ? c->shapes[c->n - 1].from : 0;
 }
 
-/* What is not on disk of a line that memory can go on behind goes there; without `whole` only in
- * records of full length. What the store said; STORE_HAVE also when there is nothing to do. */
-static enum store_answer offer(struct tier *t, const struct ptree_line *line, bool whole, bool now)
+/* How much of a line is written. Where it can be gone on from at its end alone: all or nothing. */
+enum extent { FULL_RECORDS, WHOLE_PAGES, ENDS };
+
+static int32_t cut_to(const struct tier *t, enum extent extent, int32_t n)
 {
+    if (extent == ENDS || (extent == WHOLE_PAGES && !t->anywhere))
+        return n;
+    return !t->anywhere ? 0 : n - n % (extent == WHOLE_PAGES ? KV_PAGE : RECORD_TOK);
+}
+
+/* One pass over the tree. */
+struct pass {
+    struct tier *t;
+    enum extent extent;
+    bool now;
+    bool stopped; /* the store takes nothing more at present */
+    bool later;   /* something was left for later */
+};
+
+/* What is not on disk of a line that memory can go on behind goes there, as far as the pass wants
+ * it. What the store said; STORE_HAVE also when there is nothing to do. */
+static enum store_answer offer(struct pass *pass, const struct ptree_line *line)
+{
+    struct tier *t = pass->t;
     struct dchain c;
     struct qn_err ignored;
     struct kv_prefix *all;
@@ -373,28 +395,20 @@ static enum store_answer offer(struct tier *t, const struct ptree_line *line, bo
     dchain_free(&c);
     if (there)
         return STORE_HAVE;
-    if (!whole && (l.n / RECORD_TOK * RECORD_TOK <= from || !t->anywhere))
-        return STORE_RESTING;
-    if (!whole)
-        l.n = l.n / RECORD_TOK * RECORD_TOK;
+    l.n = cut_to(t, pass->extent, l.n);
+    pass->later = pass->later || l.n < line->n;
+    if (l.n < line->n && l.n <= from)
+        return STORE_HAVE;
     ptree_peek(t->tree, &l, &f);
     if (f.n_usable < l.n)
         return STORE_ORPHAN; /* cannot be: memory holds it */
     struct kv_chain chain = {(const struct kv_prefix *const *)f.parts, f.n_part};
     if (kv_chain_prefix(t->ex, &chain, from, l.n, &all, &ignored) != QN_OK)
         return STORE_FULL;
-    enum store_answer a = put_rest(t, all, &l, from, now);
+    enum store_answer a = put_rest(t, all, &l, from, pass->now);
     kv_prefix_free(t->ex, all);
-    return whole || a != STORE_QUEUED ? a : STORE_RESTING;
+    return a;
 }
-
-/* One pass over the tree. */
-struct pass {
-    struct tier *t;
-    bool whole, now;
-    bool stopped; /* the store takes nothing more at present */
-    bool later;   /* something was left for later */
-};
 
 /* Ends that memory can go on behind are worth a record; where that is so everywhere, the ends of
  * lines are enough. */
@@ -417,28 +431,38 @@ static void look_at(void *arg, struct ptree_node *node)
     }
     ptree_node_line(node, ids);
     uint64_t epoch = t->epoch;
-    enum store_answer a =
-        offer(t, &(struct ptree_line){ptree_node_ns(node), ids, n}, p->whole, p->now);
+    bool before = p->later;
+    p->later = false;
+    enum store_answer a = offer(p, &(struct ptree_line){ptree_node_ns(node), ids, n});
     free(ids);
-    if (a == STORE_FULL || (a == STORE_RESTING && p->whole))
+    if (a == STORE_FULL || a == STORE_RESTING)
         p->stopped = true;
-    else if (a == STORE_RESTING)
-        p->later = true;
-    else if (epoch == t->epoch)
+    else if (!p->later && epoch == t->epoch)
         ptree_node_set_mark(node, epoch);
+    p->later = p->later || before;
 }
 
 /* Hands over what is new, as much as the store takes. */
-static void look(struct tier *t, bool whole, bool now)
+static void look(struct tier *t, enum extent extent, bool now)
 {
-    struct pass p = {.t = t, .whole = whole, .now = now};
+    struct pass p = {.t = t, .extent = extent, .now = now};
     uint64_t epoch = t->epoch;
     int64_t clock = clock_us();
     ptree_each(t->tree, look_at, &p);
     t->dirty = p.stopped || p.later || t->epoch != epoch;
     t->look_us = clock;
-    if (whole || !t->dirty)
-        t->whole_us = clock;
+    if (extent >= WHOLE_PAGES || !t->dirty)
+        t->pages_us = clock;
+    if (extent == ENDS || !t->dirty)
+        t->ends_us = clock;
+}
+
+static enum extent due(const struct tier *t, bool busy)
+{
+    int64_t now = clock_us();
+    if (!busy || now - t->ends_us > ENDS_BUSY_US)
+        return ENDS;
+    return now - t->pages_us > PAGES_BUSY_US ? WHOLE_PAGES : FULL_RECORDS;
 }
 
 int32_t tier_tick(struct tier *t, bool busy)
@@ -450,7 +474,7 @@ int32_t tier_tick(struct tier *t, bool busy)
         reap(t);
     int64_t every = busy ? LOOK_BUSY_US : LOOK_IDLE_US, since = clock_us() - t->look_us;
     if (t->dirty && since >= every) {
-        look(t, !busy || clock_us() - t->whole_us > WHOLE_BUSY_US, false);
+        look(t, due(t, busy), false);
         since = 0;
     }
     load_tick(t);
@@ -515,7 +539,7 @@ bool tier_flush(struct tier *t, bool begin, struct tier_flush *out)
     reap(t);
     if (t->flush_to < 0 && t->n_failed == 0) { /* after a failure once is enough: it is told */
         if (t->dirty)
-            look(t, true, true);
+            look(t, ENDS, true);
         if (t->dirty && (t->n_put || t->waited++ < FLUSH_LOOKS)) /* the queue was full */
             return false;
     }

@@ -26,8 +26,9 @@ struct tier {
     int64_t puts, puts_ended; /* so far */
     int64_t flush_to; /* the last put that the flush waits for; -1 = not all are handed over */
     int32_t waited;
-    bool anywhere;             /* lines can be gone on from at any token */
-    int64_t look_us, whole_us; /* when the tree was last looked at; also for short records */
+    bool anywhere; /* lines can be gone on from at any token */
+    /* When the tree was last looked at; for whole pages; for ends of lines. */
+    int64_t look_us, pages_us, ends_us;
 
     /* The reader: one thing at a time. Under mu what both threads touch. */
     pthread_t reader;

@@ -98,7 +98,7 @@ static struct qn_cache_flush flush(struct rig *r)
     bool begin = true;
     for (int i = 0; !qn_cache_flush(r->c, begin, &f); i++) {
         begin = false;
-        assert_true(i < 20000);
+        assert_true(i < 200000);
         qn_cache_tick(r->c, false);
         usleep(1000);
     }

@@ -196,7 +196,7 @@ static void warm(struct rig *r, int f)
             assert_in_range(a.cached, k == 1 ? r->n[0] - 1 : SHARED / 32 * 32, r->n[k] - 1);
     }
     assert_true(r->drafted > drafted);
-    assert_true(sched_cache_flush(r->s, 30000, &flushed));
+    assert_true(sched_cache_flush(r->s, 100000, &flushed));
     assert_true(flushed.nodes > 0 && flushed.durable_nodes == flushed.nodes);
     down(r);
 }

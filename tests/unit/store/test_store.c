@@ -102,7 +102,7 @@ static int32_t reap(struct store *st, int32_t n)
 {
     struct store_done d[16];
     int32_t durable = 0;
-    assert_true(store_wait(st, 20000));
+    assert_true(store_wait(st, 100000));
     assert_int_equal(store_reap(st, d, 16), n);
     for (int32_t i = 0; i < n; i++) {
         durable += d[i].durable;
