@@ -2,7 +2,7 @@
  * store_write.c - the thread that writes: one record at a time, as a file of another name that is
  * synced, then renamed, then the folder is synced. Only after that the record counts as there.
  *
- * It stands back for everything else: lowest priority, and at a bounded pace while the owner says
+ * It stands back for everything else: low priority, and at a bounded pace while the owner says
  * that work must not be disturbed; whoever waits for it (store_wait) lifts the bound. After a
  * failure it gives up what waits and rests, so that a full disk costs a warning, not a storm.
  */
@@ -258,7 +258,8 @@ static void write_next(struct store *st)
 void *writer_main(void *arg)
 {
     struct store *st = arg;
-    setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
+    /* Not the lowest: on a machine that is full of other work a flush would wait for minutes. */
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 5);
     syscall(SYS_ioprio_set, 1, 0, 2 << 13 | 7); /* this thread: best effort, last of its class */
     pthread_mutex_lock(&st->mu);
     while (!st->closing) {
