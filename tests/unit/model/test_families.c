@@ -150,6 +150,79 @@ static void test_config(void **state)
     }
 }
 
+/* Every family: an activation and a rotary type that nobody knows, wherever its config.json has
+ * them. */
+struct odd {
+    const char *keys, *part; /* keys: "key": value, ... ; a wrapper's go into text_config */
+    const char *names[3];    /* of the keys, which are left out elsewhere */
+};
+
+static void write_with(struct buf *out, const struct json *c, const struct odd *o)
+{
+    struct json_iter it = {0};
+    const struct json *text = json_get(c, "text_config");
+    buf_addz(out, "{");
+    while (json_next(c, &it)) {
+        bool replaced = false;
+        for (int i = 0; i < 3 && o->names[i]; i++)
+            replaced |= str_eqz(it.key, o->names[i]);
+        if (replaced)
+            continue;
+        json_w_str(out, it.key);
+        buf_addz(out, ":");
+        if (json_type(it.val) == JSON_OBJ && it.val == text)
+            write_with(out, text, o);
+        else
+            json_w_value(out, it.val);
+        buf_addz(out, ",");
+    }
+    buf_addf(out, "%s}", o->keys);
+}
+
+static void check_odd(const char *golden, const struct odd *o)
+{
+    struct buf in = BUF_INIT, out = BUF_INIT, weights = BUF_INIT;
+    struct json *cfg;
+    struct qn_err err = {0};
+    enum qn_status st;
+    read_golden(golden, "config.json", &in);
+    read_golden(golden, "model.safetensors", &weights);
+    CHECK_OK(json_parse(buf_str(&in), "config", JSON_DEPTH_MAX, &cfg, &err), err);
+    write_with(&out, cfg, o);
+    write_file("config.json", &out);
+    write_file("model.safetensors", &weights);
+    qn_engine_free(open_engine(dir, &st, &err));
+    if (st != QN_UNSUPPORTED || !strstr(err.msg, o->part))
+        fail_msg("%s with %s: status %d, message \"%s\"", golden, o->keys, st, err.msg);
+    json_free(cfg);
+    buf_free(&in);
+    buf_free(&out);
+    buf_free(&weights);
+}
+
+static void test_every_family(void **state)
+{
+#define ROPE                                                                                       \
+    "{\"type\": \"spiral\", \"rope_type\": \"spiral\", \"rope_theta\": 10000.0, \"factor\": 2.0}"
+    static const struct odd odds[] = {
+        {"\"hidden_act\": \"odd\", \"hidden_activation\": \"odd\"",
+         "\"odd\"",
+         {"hidden_act", "hidden_activation"}},
+        {"\"rope_scaling\": " ROPE ", \"rope_parameters\": " ROPE,
+         "rope_",
+         {"rope_scaling", "rope_parameters"}},
+    };
+    char **names;
+    size_t n;
+    struct qn_err err;
+    CHECK_OK(dir_list(GOLDEN_DIR "/tiny", &names, &n, &err), err);
+    assert_true(n >= 15);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < sizeof odds / sizeof odds[0]; k++)
+            check_odd(names[i], &odds[k]);
+    names_free(names, n);
+}
+
 /* ---- the wrapper ---------------------------------------------------------------------------- */
 
 static const char INNER[] = "gemma3_text-q4";
@@ -258,6 +331,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config),
+        cmocka_unit_test(test_every_family),
         cmocka_unit_test(test_wrapper),
     };
     return cmocka_run_group_tests(tests, make_dir, drop_dir);

@@ -13,6 +13,14 @@
 
 static const char *shared;
 
+/* A sanitizer's build looks at memory: a little of the arithmetic will do there; the figures are
+ * those of the plain build. */
+#if defined(__SANITIZE_ADDRESS__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 static struct qn_engine *open_engine(const char *dir, enum qn_arith arith, enum qn_mtp_mode mtp)
 {
     struct qn_engine_params p = {.model_dir = dir,
@@ -29,11 +37,8 @@ static struct qn_engine *open_engine(const char *dir, enum qn_arith arith, enum 
 
 static struct qn_engine *open_text_engine(const char *dir)
 {
-    struct qn_engine_params p = {.model_dir = dir,
-                                 .n_thread = 2,
-                                 .n_ctx = 600,
-                                 .mtp = getenv("QUERN_MTP_BEHIND") ? QN_MTP_BEHIND_NORM
-                                                                   : QN_MTP_DEFAULT};
+    struct qn_engine_params p = {
+        .model_dir = dir, .n_thread = 2, .n_ctx = 600, .mtp = QN_MTP_DEFAULT};
     struct qn_engine *e = NULL;
     struct qn_err err;
     CHECK_OK(qn_engine_open(&p, &e, &err), err);
@@ -168,7 +173,7 @@ static void need_shared(void)
 static void test_goldens(void **state)
 {
     need_shared();
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = SANITIZED ? 4 : 0; i < sizeof names / sizeof names[0] - SANITIZED; i++) {
         char model[600], path[600];
         struct golden g;
         struct qn_err err;
@@ -177,7 +182,7 @@ static void test_goldens(void **state)
         struct qn_engine *e = open_engine(model, QN_ARITH_REFERENCE, QN_MTP_BEHIND_NORM);
         assert_true(qn_mtp_available(e));
         for (int32_t j = 0; j < g.n; j++)
-            if (g.p[j].n_ids <= 64)
+            if (g.p[j].n_ids <= (SANITIZED ? 16 : 64))
                 check_golden(e, &g, j, names[i]);
         qn_engine_free(e);
         golden_close(&g);
@@ -501,8 +506,7 @@ static double agreement_of(struct qn_engine *e, const char *text, size_t len, in
 /* Each README's mtp1_agree is of 631,191 tokens; eight pieces of 256 differ from that by several
  * points (one piece by ten and more), but they are always the same pieces and the same bits, so
  * what was measured on them must come again. docs/measurements has the whole. QUERN_MTP_PIECES
- * takes more pieces and then asks for the README's figure to 3 points. QUERN_MTP_BEHIND only prints
- * what comes of states behind the norm. */
+ * takes more pieces and then asks for the README's figure to 3 points. */
 static void test_agreement(void **state)
 {
     static const struct {
@@ -524,12 +528,12 @@ static void test_agreement(void **state)
             skip();
         }
         struct qn_engine *e = open_text_engine(dir);
-        double share = agreement_of(e, text, len, more ? atoi(more) : PIECES);
+        int32_t pieces = more ? atoi(more) : SANITIZED ? 1 : PIECES;
+        double share = agreement_of(e, text, len, pieces);
         print_message("%s: %.2f %% of the guesses are what the model says (whole text %.2f %%)\n",
                       models[i].name, 100 * share, 100 * models[i].whole);
-        assert_true(getenv("QUERN_MTP_BEHIND") ||
-                    fabs(share - (more ? models[i].whole : models[i].here)) <=
-                        (more ? 0.03 : 0.002));
+        double near = more ? 0.03 : SANITIZED ? 0.2 : 0.002;
+        assert_true(fabs(share - (more ? models[i].whole : models[i].here)) <= near);
         qn_engine_free(e);
     }
     free(text);
