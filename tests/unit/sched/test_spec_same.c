@@ -4,7 +4,8 @@
  * logprobs' bits, the text, the end and the counts of those made without, alone and four at a time.
  *
  * A scripted drafter knows the true answers and forces patterns: all right, none, alternating, any
- * number, past the end of the answer. SPEC_SAME=200 in the environment: so many prompts, and all
+ * number, past the end of the answer. SPEC_SAME=200 in the environment: so many prompts, and
+ * all Some answers have a budget of reasoning.
  * models.
  */
 #include <stdlib.h>
@@ -29,7 +30,7 @@ struct want {
     int32_t prompt[PROMPT], n_prompt, max_tokens;
     struct sample_params sample;
     struct logit_bias bias[2];
-    bool ignore_eos, grammar, stops;
+    bool ignore_eos, grammar, stops, thinks;
     int32_t n, ids[MADE + 1]; /* what came without guesses */
     float logprob[MADE], top[MADE];
     struct buf text;
@@ -87,6 +88,7 @@ static void make_wants(int32_t n_vocab)
         w->sample.n_top = 1;
         w->grammar = i % 4 == 2;
         w->stops = i % 8 == 4;
+        w->thinks = i % 8 == 0 || i % 8 == 5;
         w->ignore_eos = pick(k, 8, 2);
         if (i % 4 != 3)
             continue;
@@ -99,8 +101,18 @@ static void make_wants(int32_t n_vocab)
     }
 }
 
+/* What comes when the budget of reasoning is used up: token ids are bytes. */
+static const int32_t think_end[] = {'<', '/', '>'};
+enum { THINK_BUDGET = 7, N_END = 3 };
+
 static struct gen *submit(struct sched *s, struct want *w)
 {
+    static const struct gen_thinking thinking = {.budget = THINK_BUDGET,
+                                                 .inside = true,
+                                                 .open = {"<?>", 3},
+                                                 .close = {"</>", 3},
+                                                 .end = think_end,
+                                                 .n_end = N_END};
     struct gen *g = NULL;
     struct qn_err err;
     struct gen_params p = {.prompt = w->prompt,
@@ -111,6 +123,8 @@ static struct gen *submit(struct sched *s, struct want *w)
                            .grammar = w->grammar ? grammar : NULL,
                            .vocab = w->grammar ? vocab : NULL,
                            .client = (uint64_t)(w - wants)};
+    if (w->thinks)
+        p.thinking = &thinking;
     if (w->stops) {
         p.stop[p.n_stop++] = STR_LIT("e");
         p.stop[p.n_stop++] = STR_LIT("\x11Q");
@@ -162,6 +176,8 @@ static void read_all(struct gen *g, struct want *w, bool first, struct spec_coun
         w->text = text;
         w->finish = ev.finish;
         w->made = ev.usage.completion_tokens;
+        if (w->thinks && n >= THINK_BUDGET + N_END)
+            assert_memory_equal(w->ids + THINK_BUDGET, think_end, sizeof think_end);
         assert_int_equal(ev.usage.spec.rounds, 0);
         return;
     }
@@ -170,7 +186,7 @@ static void read_all(struct gen *g, struct want *w, bool first, struct spec_coun
     assert_int_equal(ev.usage.completion_tokens, w->made);
     assert_int_equal(ev.usage.prompt_tokens, w->n_prompt);
     assert_true(str_eq(buf_str(&text), buf_str(&w->text)));
-    if (perfect && (w - wants) % 4 == 0 && ev.finish == GEN_LENGTH)
+    if (perfect && (w - wants) % 4 == 0 && !w->thinks && ev.finish == GEN_LENGTH)
         assert_int_equal(ev.usage.spec.accepted, ev.usage.spec.drafted);
     sum->rounds += ev.usage.spec.rounds;
     sum->drafted += ev.usage.spec.drafted;
