@@ -6,6 +6,7 @@
  * float32 ones. MXFP8 becomes bf16, exactly.
  * Everything is a pure function of one (block, group) unit, spread over the pool.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,43 @@ static bool has_global_scale(const struct weight_src *s)
     return s->global_scales || s->global_scale != 0;
 }
 
+/* ---- biases that need no memory -------------------------------------------------------------- */
+
+/* Whether bias i is exactly -2^(bits-1) times scale i. Numbers that flush-to-zero would change do
+ * not count. */
+static bool centred_f32(float scale, float bias, int bits)
+{
+    return (scale == 0 || isnormal(scale)) && scale * -ldexpf(1, bits - 1) == bias;
+}
+
+static bool centred_at(const struct weight_src *s, size_t i)
+{
+    uint16_t scale, bias;
+    float f, g;
+    if (s->scale_type == SCALE_F32) {
+        memcpy(&f, s->scales + 4 * i, 4);
+        memcpy(&g, s->biases + 4 * i, 4);
+        return centred_f32(f, g, s->bits);
+    }
+    memcpy(&scale, s->scales + 2 * i, 2);
+    memcpy(&bias, s->biases + 2 * i, 2);
+    if (s->scale_type == SCALE_BF16)
+        return centred_f32(ref_bf16(scale), ref_bf16(bias), s->bits);
+    int e = scale >> 10 & 31; /* most are normal and stay so: what remains takes long */
+    if (e > 0 && e + s->bits - 1 < 31)
+        return bias == (uint16_t)((scale ^ 0x8000) + ((s->bits - 1) << 10));
+    return centred_f32(ref_f16(scale), ref_f16(bias), s->bits);
+}
+
+static bool is_centred(const struct weight_src *s)
+{
+    size_t n = (size_t)(s->n_stack ? s->n_stack : 1) * (size_t)s->n * (size_t)(s->k / s->group);
+    for (size_t i = 0; i < n; i++)
+        if (!centred_at(s, i))
+            return false;
+    return true;
+}
+
 static struct packed shape_of(const struct weight_src *s)
 {
     struct packed pk = {.n = s->n, .k = s->k};
@@ -38,19 +76,25 @@ static struct packed shape_of(const struct weight_src *s)
                    : s->format == WEIGHT_NVFP4 && has_global_scale(s) ? SCALE_F32
                                                                       : SCALE_BF16;
         pk.group = group_of(s);
+        pk.centred = s->format == WEIGHT_AFFINE && is_centred(s);
     } else {
         pk.kind = s->format == WEIGHT_F32   ? PACK_F32
                   : s->format == WEIGHT_F16 ? PACK_F16
                                             : PACK_BF16;
     }
-    pk.block_bytes = pack_block_bytes(pk.kind, pk.scale, pk.group, pk.k);
+    pk.block_bytes = pack_block_bytes(&pk);
     return pk;
+}
+
+static size_t bytes_of(const struct weight_src *s, const struct packed *pk)
+{
+    return (size_t)pack_n_block(s->n) * pk->block_bytes * (size_t)(s->n_stack ? s->n_stack : 1);
 }
 
 size_t weight_bytes_loaded(const struct weight_src *s)
 {
     struct packed pk = shape_of(s);
-    return (size_t)pack_n_block(s->n) * pk.block_bytes * (size_t)(s->n_stack ? s->n_stack : 1);
+    return bytes_of(s, &pk);
 }
 
 /* ---- one unit: the rows of block b, inputs of group g ---------------------------------------- */
@@ -189,7 +233,8 @@ static void put_scale(const struct pack_args *a, int32_t row, int32_t g, uint8_t
     size_t at = (size_t)row * (size_t)a->n_group + (size_t)g, sb = pack_scale_bytes(a->pk.scale);
     if (s->format == WEIGHT_AFFINE) {
         memcpy(scale, s->scales + at * sb, sb);
-        memcpy(bias, s->biases + at * sb, sb);
+        if (!a->pk.centred)
+            memcpy(bias, s->biases + at * sb, sb);
         return;
     }
     float f = s->format == WEIGHT_MXFP4 ? ref_e8m0(s->scales[at]) : ref_e4m3(s->scales[at]);
@@ -207,13 +252,15 @@ static void put_halves(const struct pack_args *a, int32_t b, int32_t g, int32_t 
     const uint8_t *s = a->src.scales + at * 2, *z = a->src.biases + at * 2;
     for (int32_t r = 0; r < rows; r++, s += a->n_group * 2, z += a->n_group * 2) {
         memcpy(p + r * 2, s, 2);
-        memcpy(p + (PACK_ROWS + r) * 2, z, 2);
+        if (!a->pk.centred)
+            memcpy(p + (PACK_ROWS + r) * 2, z, 2);
     }
 }
 
 static void pack_unit_integer(const struct pack_args *a, int32_t b, int32_t g, uint8_t *p)
 {
-    size_t sb = pack_scale_bytes(a->pk.scale), head = pack_head_bytes(a->pk.kind, a->pk.scale);
+    size_t sb = pack_scale_bytes(a->pk.scale);
+    size_t head = pack_head_bytes(a->pk.kind, a->pk.scale, a->pk.centred);
     int32_t rows = a->src.n - b * PACK_ROWS < PACK_ROWS ? a->src.n - b * PACK_ROWS : PACK_ROWS;
     if (rows < PACK_ROWS)
         memset(p, 0, head);
@@ -298,7 +345,7 @@ static void pack_all(struct exec *ex, const struct weight_src *s, const struct p
     bool integer = is_integer(s->format);
     a.unit_k = integer ? pk->group : FLOAT_UNIT;
     a.n_group = (s->k + a.unit_k - 1) / a.unit_k;
-    a.unit_bytes = integer ? pack_group_bytes(pk->kind, pk->scale, pk->group)
+    a.unit_bytes = integer ? pack_group_bytes(pk)
                            : (size_t)FLOAT_UNIT * PACK_ROWS * (pk->kind == PACK_F32 ? 4 : 2);
     a.n_unit = (int64_t)pack_n_block(s->n) * a.n_group;
     int64_t per = CHUNK_BYTES / (int64_t)a.unit_bytes + 1;
@@ -406,7 +453,7 @@ enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct w
 {
     QN_TRY(check_src(s, err));
     struct packed pk = shape_of(s);
-    size_t bytes = weight_bytes_loaded(s);
+    size_t bytes = bytes_of(s, &pk);
     if (bytes > ex->region_bytes - ex->region_used)
         QN_FAIL(err, QN_INTERNAL, "weight", "%s: %zu bytes do not fit into the reserved region",
                 s->name, bytes);

@@ -35,6 +35,9 @@
  *     U4 nibbles, low to high: k0 k2 k4 k6 k1 k3 k5 k7      U8 bytes: k0 k2 k1 k3
  *     U5 halves: k0 k2 k4 and bit 0 of k30 | k1 k3 k5 and bit 0 of k31, then k6 k8 k10 and bit 1
  *
+ * Where every bias is -2^(b-1) * scale, codes being signed numbers moved up (GGUF's Q4_0, Q5_0,
+ * Q8_0), there are no biases in memory (centred): they are computed, exactly.
+ *
  * PACK_E2M1 (MXFP4, NVFP4) is laid out as U4; its codes stand for pack_e2m1 of them, which is twice
  * the value plus 12, and there are no biases: a bias is -12 * scale, rounded once.
  *
@@ -64,6 +67,7 @@ struct packed {
     int32_t n, k;       /* outputs (unpadded), inputs */
     const uint8_t *p;   /* 64-byte aligned */
     size_t block_bytes; /* bytes of one block of 16 rows */
+    bool centred;       /* integers: biases are not in memory */
 };
 
 static inline bool pack_is_int(enum pack_kind kind)
@@ -76,14 +80,21 @@ static inline int pack_bits(enum pack_kind kind)
     return kind < PACK_U8 ? (int)kind + 2 : kind == PACK_U8 ? 8 : 4;
 }
 size_t pack_scale_bytes(enum scale_type t);
-/* Bytes of the scales, and biases where there are any, before a group's lines. */
-static inline size_t pack_head_bytes(enum pack_kind kind, enum scale_type scale)
+/* A bias that is not in memory is minus this times the scale. */
+static inline int pack_centre(enum pack_kind kind)
 {
-    return (size_t)PACK_ROWS * (scale == SCALE_F32 ? 4 : 2) * (kind == PACK_E2M1 ? 1 : 2);
+    return kind == PACK_E2M1 ? 12 : 1 << (pack_bits(kind) - 1);
 }
-/* Bytes of one group of one block, and of a whole block. */
-size_t pack_group_bytes(enum pack_kind kind, enum scale_type scale, int32_t group);
-size_t pack_block_bytes(enum pack_kind kind, enum scale_type scale, int32_t group, int32_t k);
+/* Bytes of the scales, and biases where there are any, before a group's lines. */
+static inline size_t pack_head_bytes(enum pack_kind kind, enum scale_type scale, bool centred)
+{
+    bool biases = kind != PACK_E2M1 && !centred;
+    return (size_t)PACK_ROWS * (scale == SCALE_F32 ? 4 : 2) * (biases ? 2 : 1);
+}
+/* Bytes of one group of one block, and of a whole block: w's p and block_bytes are not looked at.
+ */
+size_t pack_group_bytes(const struct packed *w);
+size_t pack_block_bytes(const struct packed *w);
 static inline int32_t pack_n_block(int32_t n)
 {
     return (n + PACK_ROWS - 1) / PACK_ROWS;

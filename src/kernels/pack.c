@@ -16,9 +16,10 @@ size_t pack_scale_bytes(enum scale_type t)
 
 const uint8_t pack_e2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-size_t pack_group_bytes(enum pack_kind kind, enum scale_type scale, int32_t group)
+size_t pack_group_bytes(const struct packed *w)
 {
-    return pack_head_bytes(kind, scale) + (size_t)group * (size_t)pack_bits(kind) * 2;
+    return pack_head_bytes(w->kind, w->scale, w->centred) +
+           (size_t)w->group * (size_t)pack_bits(w->kind) * 2;
 }
 
 /* Bits [at, at+n) of what the halves of a row's words hold above their whole codes. */
@@ -100,13 +101,13 @@ void pack_codes(enum pack_kind kind, const uint8_t *lines, int row, int32_t grou
         out[i] = pack_e2m1[out[i]];
 }
 
-size_t pack_block_bytes(enum pack_kind kind, enum scale_type scale, int32_t group, int32_t k)
+size_t pack_block_bytes(const struct packed *w)
 {
-    if (kind == PACK_F32)
-        return (size_t)k * PACK_ROWS * 4;
-    if (kind == PACK_BF16 || kind == PACK_F16)
-        return (size_t)k * PACK_ROWS * 2;
-    return (size_t)(k / group) * pack_group_bytes(kind, scale, group);
+    if (w->kind == PACK_F32)
+        return (size_t)w->k * PACK_ROWS * 4;
+    if (w->kind == PACK_BF16 || w->kind == PACK_F16)
+        return (size_t)w->k * PACK_ROWS * 2;
+    return (size_t)(w->k / w->group) * pack_group_bytes(w);
 }
 
 static float scale_f32(const uint8_t *p, enum scale_type t, int i)
@@ -142,14 +143,16 @@ void pack_row_f32(const struct packed *w, int32_t row, float *dst)
         row_float(w, p, lane, dst);
         return;
     }
-    size_t sb = PACK_ROWS * pack_scale_bytes(w->scale), head = pack_head_bytes(w->kind, w->scale);
+    size_t sb = PACK_ROWS * pack_scale_bytes(w->scale);
+    size_t head = pack_head_bytes(w->kind, w->scale, w->centred);
+    float centre = (float)pack_centre(w->kind);
     for (int32_t g = 0; g < w->k / w->group; g++) {
         float s = scale_f32(p, w->scale, lane);
-        float b = w->kind == PACK_E2M1 ? -12.0f * s : scale_f32(p + sb, w->scale, lane);
+        float b = head == sb ? -centre * s : scale_f32(p + sb, w->scale, lane);
         uint8_t code[GROUP_MAX];
         pack_codes(w->kind, p + head, lane, w->group, code);
         for (int32_t i = 0; i < w->group; i++)
             *dst++ = fmaf(s, (float)code[i], b);
-        p += pack_group_bytes(w->kind, w->scale, w->group);
+        p += pack_group_bytes(w);
     }
 }

@@ -102,15 +102,15 @@ static void *room(size_t n)
 
 static void random_weights(struct kc *c, struct packed *w)
 {
-    w->block_bytes = pack_block_bytes(w->kind, w->scale, w->group, w->k);
+    w->block_bytes = pack_block_bytes(w);
     size_t n = (size_t)pack_n_block(w->n) * w->block_bytes, head, gb;
     uint8_t *p = room(n);
     for (size_t i = 0; i + 8 <= n; i += 8) {
         uint64_t u = kc_u64(c);
         memcpy(p + i, &u, 8);
     }
-    head = pack_head_bytes(w->kind, w->scale);
-    gb = pack_group_bytes(w->kind, w->scale, w->group);
+    head = pack_head_bytes(w->kind, w->scale, w->centred);
+    gb = pack_group_bytes(w);
     for (size_t g = 0; g < n; g += gb)
         for (size_t i = 0; i < head; i += 2) { /* bf16 near 0.01 */
             uint16_t h = (uint16_t)(0x3C00 + (p[g + i] & 0x7F));
@@ -183,7 +183,11 @@ void kc_formats(struct kc *c)
     p.scratch[1] = room(GEMM_SCRATCH);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++, n++) {
         f[n] = (struct config){.name = kc_kind_name(kinds[i]), .rows = 1};
-        f[n].w = (struct packed){kinds[i], SCALE_BF16, kinds[i] == PACK_E2M1 ? 32 : 64, N, K, 0, 0};
+        f[n].w = (struct packed){.kind = kinds[i],
+                                 .scale = SCALE_BF16,
+                                 .group = kinds[i] == PACK_E2M1 ? 32 : 64,
+                                 .n = N,
+                                 .k = K};
         random_weights(c, &f[n].w);
         f[n].bytes = f[n].w.block_bytes * N / PACK_ROWS;
     }

@@ -238,14 +238,21 @@ static void gemm_case(struct kc *c, uint32_t i, const struct packed *w, int32_t 
     g.t.w.k = w->group * kc_int(c, 1, 640 / w->group);
     g.m0 = kc_int(c, 0, 2);
     g.b1 = pack_n_block(g.t.w.n);
-    kc_shape(c, "%s %s g%d n%d k%d m%d+%d %s", kc_kind_name(w->kind), kc_scale_name(w->scale),
-             w->group, g.t.w.n, g.t.w.k, g.m0, nm, kc_gen_name(gen));
+    kc_shape(c, "%s%s %s g%d n%d k%d m%d+%d %s", kc_kind_name(w->kind),
+             w->centred ? " centred" : "", kc_scale_name(w->scale), w->group, g.t.w.n, g.t.w.k,
+             g.m0, nm, kc_gen_name(gen));
     kc_weight_q(c, &g.t, gen == GEN_SPECIAL ? GEN_NORMAL : gen);
     g.scratch = kc_alloc(c, GEMM_SCRATCH, 64, KC_OUT);
     /* ordinary activations against unusual weights and the reverse, as well as both unusual */
     activations(c, &g, i / GEN_N % 3 == 0 && gen != GEN_SPECIAL ? GEN_NORMAL : gen);
     gemm_compare(c, &g);
     check_row(c, &g);
+}
+
+/* Without biases in memory too: each kind with each number of rows. */
+static int centred_too(enum pack_kind kind, enum scale_type t, size_t m)
+{
+    return kind != PACK_E2M1 && m % 3 == (size_t)t;
 }
 
 static void gemm_shapes(struct kc *c)
@@ -257,8 +264,10 @@ static void gemm_shapes(struct kc *c)
         for (enum scale_type t = SCALE_F16; t <= SCALE_F32; t++)
             for (int g = 0; g < 4; g++)
                 for (size_t m = 0; m < sizeof rows / sizeof *rows; m++)
-                    for (int r = 0; r < (kind == PACK_U4 ? 2 : 1); r++, i++) {
+                    for (int r = 0; r < (kind == PACK_U4 ? 2 : 1) + centred_too(kind, t, m);
+                         r++, i++) {
                         struct packed w = {.kind = kind, .scale = t, .group = groups[g]};
+                        w.centred = r == (kind == PACK_U4 ? 2 : 1);
                         bool halves = kind == PACK_U4 || kind == PACK_U8 || kind == PACK_E2M1;
                         if ((g > 0 || halves) && kc_case(c, "gemm_q", i))
                             gemm_case(c, i, &w, rows[m]);

@@ -174,9 +174,10 @@ void kc_weight_q(struct kc *c, struct kc_weight *t, enum kc_gen gen)
 {
     struct packed *w = &t->w;
     int32_t rows = pack_n_block(w->n) * PACK_ROWS, ng = w->k / w->group;
-    size_t bytes = pack_block_bytes(w->kind, w->scale, w->group, w->k);
-    size_t sb = pack_scale_bytes(w->scale) * PACK_ROWS, head = w->kind == PACK_E2M1 ? sb : 2 * sb;
-    size_t gb = pack_group_bytes(w->kind, w->scale, w->group);
+    size_t bytes = pack_block_bytes(w);
+    size_t sb = pack_scale_bytes(w->scale) * PACK_ROWS,
+           head = w->kind == PACK_E2M1 || w->centred ? sb : 2 * sb;
+    size_t gb = pack_group_bytes(w);
     uint8_t *p = kc_alloc(c, bytes * (size_t)pack_n_block(w->n), 64, KC_IN);
     memset(p, 0, bytes * (size_t)pack_n_block(w->n));
     t->code = kc_alloc(c, (size_t)rows * (size_t)w->k, 1, KC_IN);
@@ -193,6 +194,8 @@ void kc_weight_q(struct kc *c, struct kc_weight *t, enum kc_gen gen)
             t->scale[i] = put_float(q, r % PACK_ROWS, w->scale, t->scale[i] / 64);
             if (w->kind == PACK_E2M1)
                 t->bias[i] = -12 * t->scale[i];
+            else if (w->centred)
+                t->bias[i] = -ldexpf(t->scale[i], kind_bits[w->kind] - 1);
             else
                 t->bias[i] = put_float(q + sb, r % PACK_ROWS, w->scale, t->bias[i] / 8);
             for (int32_t j = 0; j < w->group; j++)
@@ -211,7 +214,7 @@ void kc_weight_f(struct kc *c, struct kc_weight *t, enum kc_gen gen)
         [PACK_BF16] = SCALE_BF16, [PACK_F16] = SCALE_F16, [PACK_F32] = SCALE_F32};
     struct packed *w = &t->w;
     size_t rows = (size_t)pack_n_block(w->n) * PACK_ROWS, k = (size_t)w->k;
-    size_t bytes = pack_block_bytes(w->kind, w->scale, w->group, w->k);
+    size_t bytes = pack_block_bytes(w);
     uint8_t *p = kc_alloc(c, bytes * rows / PACK_ROWS, 64, KC_IN);
     t->value = kc_alloc(c, rows * k * 4, 4, KC_IN);
     kc_fill(c, gen, t->value, rows * k);

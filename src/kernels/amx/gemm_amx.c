@@ -169,15 +169,15 @@ INLINE __m512i *group_nibbles(__m512i *out, const uint8_t *p, int32_t group, boo
 static void unpack(const struct chunk *c, int32_t b)
 {
     const struct packed *w = c->w;
-    const size_t head = pack_head_bytes(w->kind, w->scale);
-    const size_t gb = pack_group_bytes(w->kind, w->scale, w->group);
+    const size_t head = pack_head_bytes(w->kind, w->scale, w->centred);
+    const size_t gb = pack_group_bytes(w);
     const uint8_t *p = w->p + (size_t)b * w->block_bytes + (size_t)(c->k0 / w->group) * gb;
     __m512i *out = (__m512i *)c->t->codes;
     for (int32_t g = 0; g < c->kn / w->group; g++, p += gb) {
         for (size_t i = 0; i < gb; i += 64)
             _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
         c->t->scale[g] = scale16(p, w->scale);
-        c->t->bias[g] = bias16(p, c->t->scale[g], w->kind, w->scale);
+        c->t->bias[g] = bias16(p, c->t->scale[g], w->kind, w->scale, w->centred);
         switch (w->kind) {
         case PACK_U2:
             out = group_codes(out, p + head, w->group, PACK_U2);
@@ -346,10 +346,10 @@ static void block_run(const struct chunk *c, int32_t b, float *dst, size_t ldd)
             .mask = (__mmask16)(n >= PACK_ROWS ? 0xFFFF : (1u << n) - 1),
         };
         if (w->kind == PACK_U8) { /* lines are tile rows as they are */
-            s[i].group_step = pack_group_bytes(w->kind, w->scale, w->group);
+            s[i].group_step = pack_group_bytes(w);
             s[i].codes = w->p + (size_t)b * w->block_bytes +
                          (size_t)(c->k0 / w->group) * s[i].group_step +
-                         2 * PACK_ROWS * pack_scale_bytes(w->scale);
+                         pack_head_bytes(w->kind, w->scale, w->centred);
         }
     }
     strips_run(s, n_strip);

@@ -32,26 +32,29 @@ INLINE __m256 scale8(const uint8_t *p, enum scale_type t, int half)
 struct scales {
     __m256 s[2], b[2];
 };
-INLINE struct scales scales_of(const uint8_t *p, enum pack_kind kind, enum scale_type t)
+INLINE struct scales scales_of(const uint8_t *p, enum pack_kind kind, enum scale_type t,
+                               bool centred)
 {
     struct scales v;
     const uint8_t *q = p + PACK_ROWS * (t == SCALE_F32 ? 4 : 2);
     UNROLL for (int half = 0; half < 2; half++)
     {
         v.s[half] = scale8(p, t, half);
-        v.b[half] =
-            kind == PACK_E2M1 ? _mm256_mul_ps(v.s[half], _mm256_set1_ps(-12)) : scale8(q, t, half);
+        v.b[half] = kind == PACK_E2M1 || centred
+                        ? _mm256_mul_ps(v.s[half], _mm256_set1_ps((float)-pack_centre(kind)))
+                        : scale8(q, t, half);
     }
     return v;
 }
-/* One branch on the type, not one for each vector. */
-INLINE struct scales group_scales(const uint8_t *p, enum pack_kind kind, enum scale_type t)
+/* Branches on type and biases once, not for each vector. */
+INLINE struct scales group_scales(const uint8_t *p, enum pack_kind kind, enum scale_type t,
+                                  bool centred)
 {
     if (t == SCALE_F16)
-        return scales_of(p, kind, SCALE_F16);
+        return centred ? scales_of(p, kind, SCALE_F16, true) : scales_of(p, kind, SCALE_F16, false);
     if (t == SCALE_BF16)
-        return scales_of(p, kind, SCALE_BF16);
-    return scales_of(p, kind, SCALE_F32);
+        return scales_of(p, kind, SCALE_BF16, centred);
+    return scales_of(p, kind, SCALE_F32, centred);
 }
 
 /* Inputs that repeat the pattern of lines: 32, or 16 where every half holds whole codes only. */

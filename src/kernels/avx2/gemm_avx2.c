@@ -116,6 +116,7 @@ INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, 
     const struct packed *w = f->w;
     const int32_t n_group = w->k / w->group;
     const size_t bytes = (size_t)(unit * pack_bits(kind) * 2);
+    const size_t head_bytes = pack_head_bytes(kind, w->scale, w->centred);
     const float *as = f->x->scale + (size_t)f->m0 * (size_t)n_group;
     const float *asum = f->x->sum + (size_t)f->m0 * (size_t)n_group;
     struct acts a;
@@ -129,12 +130,12 @@ INLINE void block_few(const struct rows_at *f, const uint8_t *p, int32_t n_out, 
         const uint8_t *head = p;
         __m256i acc[2 * FEW];
         _mm_prefetch((const char *)p + ahead(kind), _MM_HINT_T0);
-        p += pack_head_bytes(kind, w->scale);
+        p += head_bytes;
         span_few(acc, p, &a, kind, nm, unit, true);
         p += bytes;
         for (int32_t k = unit; k < w->group; k += unit, p += bytes)
             span_few(acc, p, &a, kind, nm, unit, false);
-        struct scales s = group_scales(head, kind, w->scale);
+        struct scales s = group_scales(head, kind, w->scale, w->centred);
         UNROLL for (int m = 0; m < nm; m++)
         {
             float sc = as[(size_t)m * (size_t)n_group + (size_t)g];
@@ -209,14 +210,14 @@ INLINE void unpack(const struct panel *t, const struct packed *w, const uint8_t 
     const int32_t run = run_inputs(kind);
     const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2);
     __m256i *out = (__m256i *)t->codes;
-    p += (size_t)(k0 / w->group) * pack_group_bytes(kind, w->scale, w->group);
+    p += (size_t)(k0 / w->group) * pack_group_bytes(w);
     for (int32_t g = 0; g < kn / w->group; g++) {
-        struct scales s = group_scales(p, kind, w->scale);
+        struct scales s = group_scales(p, kind, w->scale, w->centred);
         for (int half = 0; half < 2; half++) {
             _mm256_store_ps(t->scale + 16 * g + 8 * half, s.s[half]);
             _mm256_store_ps(t->bias + 16 * g + 8 * half, s.b[half]);
         }
-        p += pack_head_bytes(kind, w->scale);
+        p += pack_head_bytes(kind, w->scale, w->centred);
         for (int32_t k = 0; k < w->group; k += run, p += run_bytes, out += run)
             UNROLL for (int j = 0; j < run / 2; j++)
             {

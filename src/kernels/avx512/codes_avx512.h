@@ -29,10 +29,11 @@ INLINE __m512 scale16(const uint8_t *p, enum scale_type t)
 }
 
 /* Biases of a group, whose scales are given. */
-INLINE __m512 bias16(const uint8_t *p, __m512 scale, enum pack_kind kind, enum scale_type t)
+INLINE __m512 bias16(const uint8_t *p, __m512 scale, enum pack_kind kind, enum scale_type t,
+                     bool centred)
 {
-    if (kind == PACK_E2M1)
-        return _mm512_mul_ps(scale, _mm512_set1_ps(-12));
+    if (kind == PACK_E2M1 || centred)
+        return _mm512_mul_ps(scale, _mm512_set1_ps((float)-pack_centre(kind)));
     return scale16(p + PACK_ROWS * pack_scale_bytes(t), t);
 }
 
@@ -42,7 +43,7 @@ INLINE int32_t run_inputs(enum pack_kind kind)
     return 16 % pack_bits(kind) ? 32 : 16;
 }
 
-/* Line i of the run at p. Lines of PACK_E2M1 lie at multiples of 32 bytes only. */
+/* Line i of the run at p. Lines behind scales alone lie at multiples of 32 bytes only. */
 INLINE __m512i words(const uint8_t *p, int i)
 {
     return _mm512_loadu_si512(p + (size_t)i * 64);

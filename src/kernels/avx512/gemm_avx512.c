@@ -89,7 +89,7 @@ INLINE void block_few(const struct few *f, int32_t b, enum pack_kind kind, int n
     const size_t run_bytes = (size_t)(run * pack_bits(kind) * 2);
     const int n_acc = nm * n_sum(nm);
     const enum scale_type st = w->scale;
-    const size_t head = pack_head_bytes(kind, st), lda = (size_t)w->k;
+    const size_t head = pack_head_bytes(kind, st, w->centred), lda = (size_t)w->k;
     const uint8_t *p = w->p + (size_t)b * w->block_bytes;
     const int16_t *a = f->x->a + (size_t)f->m0 * lda;
     const float *as = f->x->scale + (size_t)f->m0 * (size_t)n_group;
@@ -108,7 +108,7 @@ INLINE void block_few(const struct few *f, int32_t b, enum pack_kind kind, int n
                 _mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
             run_few(acc, p, a + k, lda, kind, nm);
         }
-        __m512 s = scale16(scales, st), bias = bias16(scales, s, kind, st);
+        __m512 s = scale16(scales, st), bias = bias16(scales, s, kind, st, w->centred);
         UNROLL for (int m = 0; m < nm; m++)
         {
             size_t at = (size_t)m * (size_t)n_group + (size_t)g;

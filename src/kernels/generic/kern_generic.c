@@ -49,8 +49,9 @@ static float row_q(const struct packed *w, int32_t row, const struct qact *x, in
 {
     const uint8_t *p = w->p + (size_t)(row / PACK_ROWS) * w->block_bytes;
     size_t scales = PACK_ROWS * pack_scale_bytes(w->scale);
-    size_t head = pack_head_bytes(w->kind, w->scale);
-    size_t group_bytes = pack_group_bytes(w->kind, w->scale, w->group);
+    size_t head = pack_head_bytes(w->kind, w->scale, w->centred);
+    size_t group_bytes = pack_group_bytes(w);
+    float centre = (float)pack_centre(w->kind);
     int32_t n_group = w->k / w->group;
     const int16_t *a = x->a + (size_t)m * (size_t)x->k;
     float y = 0;
@@ -59,7 +60,7 @@ static float row_q(const struct packed *w, int32_t row, const struct qact *x, in
         float asum = x->sum[(size_t)m * (size_t)n_group + (size_t)g];
         float scale = scale_at(p, w->scale, row % PACK_ROWS), t = scale * as;
         float bias =
-            w->kind == PACK_E2M1 ? -12.0f * scale : scale_at(p + scales, w->scale, row % PACK_ROWS);
+            head == scales ? -centre * scale : scale_at(p + scales, w->scale, row % PACK_ROWS);
         y = fmaf(t, (float)group_dot(p + head, w, row % PACK_ROWS, a), y);
         y = fmaf(bias, asum, y);
     }

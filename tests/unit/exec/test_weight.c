@@ -10,6 +10,7 @@
 #include "../check.h"
 #include "exec/exec_int.h"
 #include "kernels/kernels.h"
+#include "kernels/ref/ref.h"
 
 static struct exec *ex;
 
@@ -201,6 +202,99 @@ static void test_affine(void **state)
     check_affine(520, 1152, 6, 128, SCALE_F16);
 }
 
+/* ---- biases that are a fixed multiple of their scales ---------------------------------------- */
+
+static void put_real(uint8_t *p, enum scale_type t, size_t i, float f)
+{
+    uint16_t h = t == SCALE_F16 ? ref_to_f16(f) : ref_to_bf16(f);
+    if (t == SCALE_F32)
+        memcpy(p + 4 * i, &f, 4);
+    else
+        memcpy(p + 2 * i, &h, 2);
+}
+
+/* y[n] = W x with a kernel of each level this machine has; the levels must agree. */
+static void product(const struct weight *w, const float *x, float *y)
+{
+    const int32_t k = w->pk.k, ng = k / w->pk.group;
+    struct qact q = {.a = malloc((size_t)k * 2),
+                     .scale = malloc((size_t)ng * 4),
+                     .sum = malloc((size_t)ng * 4),
+                     .k = k,
+                     .group = w->pk.group};
+    float *again = malloc((size_t)w->n * 4);
+    void *scratch = aligned_alloc(64, GEMM_SCRATCH);
+    for (enum cpu_isa isa = CPU_GENERIC; isa <= cpu_best(); isa++) {
+        const struct kernels *kern = kernels_get(isa);
+        float *to = isa == CPU_GENERIC ? y : again;
+        kern->quantize(x, &q, 0);
+        kern->gemm_q(&w->pk, 0, pack_n_block(w->n), &q, 0, 1, to, (size_t)w->n, scratch);
+        assert_memory_equal(to, y, (size_t)w->n * 4);
+    }
+    free(q.a);
+    free(q.scale);
+    free(q.sum);
+    free(again);
+    free(scratch);
+}
+
+/* Loaded with and without biases in memory: the last row's are what keeps them there. */
+static void check_centred(struct weight_src *s, uint8_t *biases, const float *x)
+{
+    struct weight *less, *all;
+    struct qn_err err;
+    const size_t sb = pack_scale_bytes(s->scale_type), ng = (size_t)(s->k / s->group);
+    float *a = malloc((size_t)s->n * 4), *b = malloc((size_t)s->n * 4);
+    check("centred", s);
+    CHECK_OK(weight_load(ex, s, &less, &err), err);
+    put_real(biases, s->scale_type, (size_t)s->n * ng - 1, 0.375f);
+    check("not quite centred", s);
+    CHECK_OK(weight_load(ex, s, &all, &err), err);
+    exec_quiesce(ex);
+    assert_true(less->pk.centred && !all->pk.centred);
+    assert_int_equal(weight_bytes(all) - weight_bytes(less),
+                     (size_t)pack_n_block(s->n) * PACK_ROWS * ng * sb);
+    product(less, x, a);
+    product(all, x, b);
+    assert_memory_equal(a, b, (size_t)(s->n - 1) * 4);
+    free(a);
+    free(b);
+}
+
+static void test_centred(void **state)
+{
+    static const int bits[] = {2, 3, 4, 5, 6, 8};
+    /* float16: ordinary, subnormal, subnormal whose bias is not, none at all */
+    static const float odd[] = {0.01f, -0.25f, 0x1p-24f, 0x1.8p-20f, -0x1p-15f, 0};
+    enum { N = 17, K = 192, G = 32, NG = N * K / G };
+    float x[K];
+    for (int i = 0; i < K; i++)
+        x[i] = (float)next() / (float)(1 << 24) - 0.5f;
+    for (int b = 0; b < 6; b++)
+        for (enum scale_type t = SCALE_F16; t <= SCALE_F32; t++) {
+            uint8_t *data = random_bytes((size_t)(N * K * bits[b] / 8));
+            uint8_t *scales = random_reals(NG, t), *biases = malloc(NG * 4);
+            for (size_t i = 0; t == SCALE_F16 && i < 6; i++)
+                put_real(scales, t, i, odd[i]);
+            for (size_t i = 0; i < NG; i++)
+                put_real(biases, t, i, -ldexpf(real_at(scales, t, i), bits[b] - 1));
+            struct weight_src s = {.name = "w",
+                                   .format = WEIGHT_AFFINE,
+                                   .n = N,
+                                   .k = K,
+                                   .bits = bits[b],
+                                   .group = G,
+                                   .scale_type = t,
+                                   .data = data,
+                                   .scales = scales,
+                                   .biases = biases};
+            check_centred(&s, biases, x);
+            free(data);
+            free(scales);
+            free(biases);
+        }
+}
+
 static void test_fp(void **state)
 {
     static const struct {
@@ -357,7 +451,8 @@ static int tear_down(void **state)
 int main(void)
 {
 #define CASE(fn) cmocka_unit_test_setup_teardown(fn, set_up, tear_down)
-    const struct CMUnitTest tests[] = {CASE(test_affine), CASE(test_fp), CASE(test_float),
+    const struct CMUnitTest tests[] = {CASE(test_affine),  CASE(test_centred),
+                                       CASE(test_fp),      CASE(test_float),
                                        CASE(test_refused), CASE(test_source_goes_after_quiesce)};
     return cmocka_run_group_tests_name("weight", tests, NULL, NULL);
 }
