@@ -14,6 +14,7 @@
 struct attn_state {
     int32_t n_q;   /* queries: row-major, n_head per row */
     int32_t g0;    /* groups of the block before this one are seen by no query: weights are 0 */
+    bool more;     /* a whole block behind this one is seen */
     float *q;      /* [n_q][dk] scaled */
     float *p;      /* [n_q][ATTN_BLOCK] scores, then weights */
     float *o, *ob; /* [n_q][dv] */
@@ -35,10 +36,20 @@ ATTN_INLINE const uint8_t *kv_at(const struct kv_head *kv, int32_t t, size_t off
     return kv->pages[t / KV_PAGE] + off;
 }
 
+/* Pages are too short for the processor to notice a stream before it ends: what is read next is
+ * asked for here, values while scores are made, the next block's keys while outputs are. It may lie
+ * past the end of what there is. */
+ATTN_INLINE void fetch(const uint8_t *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        __builtin_prefetch(p + i, 0, 2);
+}
+
 /* ---- scores: NQ queries against NT groups of 16 tokens, lanes = tokens ----------------------- */
 
+/* k, v: of each group; values are fetched where v is not NULL. */
 ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t *const *k,
-                             int32_t dk, enum kv_type type, int nq, int nt)
+                             const uint8_t *const *v, int32_t dk, enum kv_type type, int nq, int nt)
 {
     vf acc[8];
     for (int i = 0; i < nq * nt; i++)
@@ -46,6 +57,8 @@ ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t
     for (int32_t d = 0; d < dk; d += 2)
         for (int t = 0; t < nt; t++) {
             vf k0, k1;
+            if (v)
+                fetch(v[t] + (size_t)d * (type == KV_BF16 ? 32 : 64), type == KV_BF16 ? 64 : 128);
             if (type == KV_BF16) {
                 vf_load_bf16x2(k[t] + (size_t)d * 32, &k0, &k1);
             } else {
@@ -70,18 +83,22 @@ ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv,
     const float *q = a->q + (size_t)q0 * (size_t)kv->dk;
     float *s = a->p + (size_t)q0 * ATTN_BLOCK;
     size_t group_bytes = (size_t)kv->dk * 16 * kv_elem_bytes(kv->type);
-    const uint8_t *k[8];
+    size_t value_bytes = (size_t)kv->dv * 16 * kv_elem_bytes(kv->type);
+    const uint8_t *k[8], *v[8];
     int32_t g = a->g0;
     for (; g < n_group; g += nt) {
         int n = n_group - g < nt ? 1 : nt;
         for (int i = 0; i < n; i++) {
             int32_t t = t0 + (g + i) * 16;
             k[i] = kv_at(kv, t, kv->k_off) + (size_t)(t % KV_PAGE / 16) * group_bytes;
+            v[i] = kv_at(kv, t, kv->v_off) + (size_t)(t % KV_PAGE / 16) * value_bytes;
         }
-        if (n == nt)
-            score_group(q, (size_t)kv->dk, s + g * 16, k, kv->dk, kv->type, nq, nt);
+        if (n == nt && q0 == 0)
+            score_group(q, (size_t)kv->dk, s + g * 16, k, v, kv->dk, kv->type, nq, nt);
+        else if (n == nt)
+            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, kv->type, nq, nt);
         else {
-            score_group(q, (size_t)kv->dk, s + g * 16, k, kv->dk, kv->type, nq, 1);
+            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, kv->type, nq, 1);
             g += 1 - nt;
         }
     }
@@ -180,8 +197,9 @@ static bool weigh_block(struct attn_state *a, const struct attn_tile *t, int i, 
 /* ---- outputs: NQ queries, ND groups of 16 dims, lanes = dims ----------------------------------
  */
 
+/* next: whether the block behind is fetched, whose keys lie in their pages as values do. */
 ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                              int32_t n_tok, int q0, int32_t d0, int nq, int nd)
+                              int32_t n_tok, int q0, int32_t d0, int nq, int nd, bool next)
 {
     vf acc[8];
     for (int i = 0; i < nq * nd; i++)
@@ -191,6 +209,11 @@ ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *
     for (int32_t t = a->g0 * 16; t < n_tok; t += 2) {
         const uint8_t *v =
             kv_at(kv, t0 + t, kv->v_off) + (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes;
+        if (next)
+            fetch(kv_at(kv, t0 + t + ATTN_BLOCK, kv->k_off) +
+                      (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes +
+                      (size_t)d0 * 2 * kv_elem_bytes(kv->type),
+                  (size_t)nd * 32 * kv_elem_bytes(kv->type));
         bool odd = t + 1 == n_tok; /* the slot behind may hold anything, NaN times 0 too */
         for (int j = 0; j < nd; j++) {
             vf v0, v1;
@@ -214,14 +237,23 @@ ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *
             vf_store(a->ob + (size_t)(q0 + i) * (size_t)kv->dv + d0 + j * 16, acc[i * nd + j]);
 }
 
-ATTN_INLINE void output_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                            int32_t n_tok, int q0, int nq, int nd)
+ATTN_INLINE void output_dims(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                             int32_t n_tok, int q0, int nq, int nd, bool next)
 {
     int32_t d = 0;
     for (; kv->dv - d >= 16 * nd; d += 16 * nd)
-        output_group(a, kv, t0, n_tok, q0, d, nq, nd);
+        output_group(a, kv, t0, n_tok, q0, d, nq, nd, next);
     for (; d < kv->dv; d += 16)
-        output_group(a, kv, t0, n_tok, q0, d, nq, 1);
+        output_group(a, kv, t0, n_tok, q0, d, nq, 1, next);
+}
+
+ATTN_INLINE void output_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                            int32_t n_tok, int q0, int nq, int nd)
+{
+    if (a->more && q0 == 0)
+        output_dims(a, kv, t0, n_tok, q0, nq, nd, true);
+    else
+        output_dims(a, kv, t0, n_tok, q0, nq, nd, false);
 }
 
 /* Weights on either side of [g0 * 16, n_group * 16) in their pages are not written yet. */
@@ -360,6 +392,7 @@ static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
         int32_t n_tok = last - b < ATTN_BLOCK ? last - b : ATTN_BLOCK;
         int32_t n_group = (n_tok + 15) / 16;
         a.g0 = first > b ? (first - b) / 16 : 0;
+        a.more = last - b >= 2 * ATTN_BLOCK;
         scores(&a, kv, b, n_group);
         bool seen[ATTN_Q_MAX];
         for (int32_t i = 0; i < a.n_q; i++)

@@ -43,11 +43,11 @@ static void latent_scores(const struct attn_state *a, const struct latent_block 
         int q = 0;
         vec_turn16(turned, k->row + g * 16, kv->dk * (int32_t)kv_elem_bytes(kv->type) / 4);
         for (; a->n_q - q >= 4; q += 4)
-            score_group(a->q + (size_t)q * dk, dk, s + (size_t)q * ATTN_BLOCK, at, kv->dk, kv->type,
-                        4, 1);
+            score_group(a->q + (size_t)q * dk, dk, s + (size_t)q * ATTN_BLOCK, at, NULL, kv->dk,
+                        kv->type, 4, 1);
         for (; q < a->n_q; q++)
-            score_group(a->q + (size_t)q * dk, dk, s + (size_t)q * ATTN_BLOCK, at, kv->dk, kv->type,
-                        1, 1);
+            score_group(a->q + (size_t)q * dk, dk, s + (size_t)q * ATTN_BLOCK, at, NULL, kv->dk,
+                        kv->type, 1, 1);
     }
 }
 
