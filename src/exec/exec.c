@@ -75,6 +75,7 @@ static void qact_free(struct exec *ex)
 int64_t exec_transient_bytes(const struct exec *ex)
 {
     int64_t n = (int64_t)pool_n_thread(ex->pool) * (POOL_OUT + POOL_WORK);
+    n += pool_n_thread(ex->pool) > 1 ? ATTN_PARTS_BYTES : 0;
     for (int32_t i = 0; i < ex->n_tensor; i++)
         n += (int64_t)ex->tensors[i]->cap * ex->tensors[i]->cols * 4;
     for (int32_t i = 0; i < ex->n_rope; i++)
@@ -121,6 +122,7 @@ void exec_free(struct exec *ex)
     free(ex->weights);
     free(ex->ropes);
     qact_free(ex);
+    mem_free(ex->attn_parts, ATTN_PARTS_BYTES);
     undo_free(ex);
     kv_store_free(ex);
     if (ex->region)

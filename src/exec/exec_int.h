@@ -198,7 +198,9 @@ struct exec {
     struct kv_store kv;
     struct step step;
     struct undo undo;
+    float *attn_parts; /* cpu_attn.c: what few rows' blocks of tokens gave; NULL = not needed yet */
 };
+enum { ATTN_PARTS_BYTES = 4 << 20 };
 
 /* Rows of a recurrent layer as they were; out: [n, n_v*dv], what comes of them is not wanted. */
 struct delta_rows_of {

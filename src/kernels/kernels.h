@@ -184,6 +184,26 @@ enum {
                    HEAD_DIM_MAX * 64
 };
 
+/* What the blocks of tokens that a tile sees give, each by itself, so that several threads may take
+ * some: blocks [piece * step, (piece + 1) * step) of them are a piece. In a piece, row r's lie at
+ * p + piece * piece_stride + r * row_stride: [step][n_head][ATTN_PART + dv], first maximum and
+ * denominator (0 = nothing is seen), behind ATTN_PART floats the output. */
+enum { ATTN_PART = 16 };
+struct attn_parts {
+    float *p;
+    size_t piece_stride, row_stride; /* floats */
+    int32_t step, n_piece;
+};
+/* Blocks that rows [pos, pos + n_row) see: the first, and how many. */
+static inline int32_t attn_first_block(int32_t pos, int32_t window)
+{
+    return window && pos - window + 1 > 0 ? (pos - window + 1) / ATTN_BLOCK : 0;
+}
+static inline int32_t attn_n_block(int32_t pos, int32_t n_row, int32_t window)
+{
+    return (pos + n_row - 1) / ATTN_BLOCK + 1 - attn_first_block(pos, window);
+}
+
 /* A row of sparse attention's index. */
 struct index_query {
     const float *q, *w; /* [n_head][dk], [n_head] */
@@ -254,6 +274,12 @@ struct kernels {
     /* Attention over blocks of ATTN_BLOCK tokens at absolute positions, merged in ascending
      * order. */
     void (*attn)(const struct attn_tile *t, const struct kv_head *kv);
+    /* The same in two steps, with the same bits: a piece's blocks (t->out is not looked at), and
+     * their merging when all pieces are there. */
+    void (*attn_part)(const struct attn_tile *t, const struct kv_head *kv,
+                      const struct attn_parts *parts, int32_t piece);
+    void (*attn_merge)(const struct attn_tile *t, const struct kv_head *kv,
+                       const struct attn_parts *parts);
     /* The same over a latent in a plain type (kv->v_off, windows and sinks do not count): blocks
      * are of what is seen. Writing a token's: row is where it lies. */
     void (*latent_attn)(const struct attn_tile *t, const struct kv_head *kv);

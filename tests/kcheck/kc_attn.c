@@ -199,14 +199,27 @@ struct attn_call {
     const struct kernels *k;
     struct attn_tile t;
     const struct kv_head *kv;
-    bool single; /* row by row */
+    bool single;             /* row by row */
+    struct attn_parts parts; /* step > 0: in pieces of so many blocks, merged behind */
 };
+
+/* Any order of the pieces will do. */
+static void run_parts(const struct attn_call *a)
+{
+    for (int32_t i = a->parts.n_piece; i-- > 0;)
+        a->k->attn_part(&a->t, a->kv, &a->parts, i);
+    a->k->attn_merge(&a->t, a->kv, &a->parts);
+}
 
 static void run_attn(void *arg)
 {
     struct attn_call *a = arg;
     void (*attn)(const struct attn_tile *, const struct kv_head *) =
         a->kv->latent ? a->k->latent_attn : a->k->attn;
+    if (a->parts.step) {
+        run_parts(a);
+        return;
+    }
     if (!a->single) {
         attn(&a->t, a->kv);
         return;
@@ -500,6 +513,17 @@ static void attn_inputs(struct kc *c, struct attn_tile *t, const struct kv_head 
     t->scratch = kc_alloc(c, ATTN_SCRATCH, 64, KC_OUT);
 }
 
+/* Room for the parts of a tile cut along its tokens. */
+static struct attn_parts parts_new(struct kc *c, const struct attn_tile *t, int32_t dv)
+{
+    struct attn_parts p = {.step = kc_int(c, 1, 3)};
+    p.n_piece = (attn_n_block(t->pos, t->n_row, t->window) + p.step - 1) / p.step;
+    p.row_stride = (size_t)(p.step * t->n_head * (ATTN_PART + dv));
+    p.piece_stride = p.row_stride * (size_t)t->n_row;
+    p.p = kc_alloc(c, p.piece_stride * (size_t)p.n_piece * sizeof(float), 64, KC_OUT);
+    return p;
+}
+
 static void attn_case(struct kc *c, uint32_t i, bool coded)
 {
     static const int32_t edges[] = {0,   1,   15,  16,  63,  64,  65,  127, 254,
@@ -535,8 +559,10 @@ static void attn_case(struct kc *c, uint32_t i, bool coded)
     size_t n = (size_t)(t.n_row - 1) * t.out_stride + (size_t)(t.n_head * kv.dv);
     /* A value that is not finite reaches every row of its tile (weight 0 times NaN), so there the
      * judge takes the same tile. */
-    struct attn_call got = {c->k, t, &kv, i % 7 == 6};
-    struct attn_call want = {c->judge, t, &kv, gen != GEN_SPECIAL || got.single};
+    struct attn_call got = {c->k, t, &kv, i % 7 == 6, {0}};
+    struct attn_call want = {c->judge, t, &kv, gen != GEN_SPECIAL || got.single, {0}};
+    if (!kv.latent && !got.single && (i & 8))
+        got.parts = parts_new(c, &t, kv.dv);
     want.t.out = kc_alloc(c, n * 4, 4, KC_OUT);
     got.t.out = kc_alloc(c, n * 4, 4, KC_OUT);
     run_attn(&want);

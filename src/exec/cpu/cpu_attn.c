@@ -3,7 +3,8 @@
  * sequences.
  *
  * A chunk of attention is one tile of rows of a sequence times one kv head (with the query heads
- * that share it, at most ATTN_Q_MAX queries); where rows see what an index chose, one row.
+ * that share it, at most ATTN_Q_MAX queries); where rows see what an index chose, one row. Few rows
+ * deep in a sequence are cut along the tokens they see as well, and merged in a second region.
  */
 #include <string.h>
 
@@ -115,6 +116,8 @@ struct attn_args {
     int32_t head_parts, heads_part; /* a large group is cut */
     int32_t dk, dv, window;
     int32_t chunk0; /* a region holds at most POOL_CHUNK_MAX chunks: this one's first */
+    int32_t tile_rows;
+    struct attn_parts parts; /* cut along the tokens: step > 0; p: of the first tile and head */
     float scale;
     bool reference, level;
 };
@@ -122,6 +125,7 @@ struct attn_args {
 struct attn_piece {
     struct attn_rows rows;
     int32_t kv_head, head0, n_head;
+    float *parts; /* of the tile and head, all pieces */
 };
 
 static struct attn_piece attn_piece_of(const struct attn_args *a, int chunk)
@@ -133,6 +137,9 @@ static struct attn_piece attn_piece_of(const struct attn_args *a, int chunk)
     p.n_head = a->group - part * a->heads_part;
     if (p.n_head > a->heads_part)
         p.n_head = a->heads_part;
+    if (p.rows.n > a->tile_rows) /* torn */
+        p.rows.n = a->tile_rows;
+    p.parts = a->parts.p + (size_t)chunk * (size_t)a->parts.n_piece * a->parts.piece_stride;
     return p;
 }
 
@@ -156,38 +163,124 @@ static int32_t rows_inside(const struct attn_piece *p, int32_t rows)
     return rows >= 1 && rows * p->n_head <= ATTN_Q_MAX ? rows : 1;
 }
 
-static void attn_run(const void *args, int chunk, const struct pool_region *r, void *work)
+static struct kv_head attn_kv(const struct attn_args *a, const struct attn_piece *p)
 {
-    const struct attn_args *a = args;
-    struct attn_piece p = attn_piece_of(a, chunk);
     struct kv_head kv = a->kv;
-    kv.pages = p.rows.pages;
-    kv.k_off += (size_t)p.kv_head * a->k_bytes;
-    kv.v_off += (size_t)p.kv_head * a->v_bytes;
-    const int32_t *list = a->lists ? a->lists + (size_t)p.rows.row0 * a->row_list : NULL;
-    struct attn_tile t = {
-        .q = a->q + (size_t)p.rows.row0 * a->ldq + (size_t)p.head0 * (size_t)a->dk,
-        .out = (float *)r[0].p,
+    kv.pages = p->rows.pages;
+    kv.k_off += (size_t)p->kv_head * a->k_bytes;
+    kv.v_off += (size_t)p->kv_head * a->v_bytes;
+    return kv;
+}
+
+/* The tile of a piece, out to r. */
+static struct attn_tile attn_tile_of(const struct attn_args *a, const struct attn_piece *p,
+                                     const struct pool_region *r, void *work)
+{
+    const int32_t *list = a->lists ? a->lists + (size_t)p->rows.row0 * a->row_list : NULL;
+    return (struct attn_tile){
+        .q = a->q + (size_t)p->rows.row0 * a->ldq + (size_t)p->head0 * (size_t)a->dk,
+        .out = (float *)r->p,
         .q_stride = a->ldq,
-        .out_stride = r[0].stride / sizeof(float),
-        .n_row = rows_inside(&p, r[0].rows),
-        .n_head = p.n_head,
-        .pos = p.rows.pos,
+        .out_stride = r->stride / sizeof(float),
+        .n_row = rows_inside(p, r->rows),
+        .n_head = p->n_head,
+        .pos = p->rows.pos,
         .level = a->level,
         .window = a->window,
         .scale = a->scale,
-        .sinks = a->sinks ? a->sinks + p.head0 : NULL,
-        .mask = a->mask ? a->mask + (size_t)p.rows.row0 * a->mask_words : NULL,
+        .sinks = a->sinks ? a->sinks + p->head0 : NULL,
+        .mask = a->mask ? a->mask + (size_t)p->rows.row0 * a->mask_words : NULL,
         .mask_stride = a->mask_words,
         .tokens = list ? list + 1 : NULL,
         .n_token = list ? list[0] : 0,
         .scratch = work,
     };
+}
+
+static void attn_run(const void *args, int chunk, const struct pool_region *r, void *work)
+{
+    const struct attn_args *a = args;
+    struct attn_piece p = attn_piece_of(a, chunk);
+    struct kv_head kv = attn_kv(a, &p);
+    struct attn_tile t = attn_tile_of(a, &p, r, work);
     if (a->reference)
         ref_attn(&t, &kv);
     else
         (kv.latent ? a->kern->latent_attn : a->kern->attn)(&t, &kv);
 }
+
+/* ---- cut along the tokens -------------------------------------------------------------------- */
+
+static int part_regions(const void *args, int chunk, struct pool_region *r)
+{
+    const struct attn_args *a = args;
+    int32_t piece = chunk % a->parts.n_piece;
+    struct attn_piece p = attn_piece_of(a, chunk / a->parts.n_piece);
+    size_t bytes = a->parts.row_stride * sizeof(float);
+    r[0] = (struct pool_region){(char *)(p.parts + (size_t)piece * a->parts.piece_stride), p.rows.n,
+                                bytes, bytes};
+    return 1;
+}
+
+static void part_run(const void *args, int chunk, const struct pool_region *r, void *work)
+{
+    const struct attn_args *a = args;
+    struct attn_piece p = attn_piece_of(a, chunk / a->parts.n_piece);
+    struct kv_head kv = attn_kv(a, &p);
+    struct attn_tile t = attn_tile_of(a, &p, r, work);
+    struct attn_parts to = {.p = (float *)r->p,
+                            .row_stride = r->stride / sizeof(float),
+                            .step = a->parts.step,
+                            .n_piece = a->parts.n_piece};
+    a->kern->attn_part(&t, &kv, &to, chunk % a->parts.n_piece);
+}
+
+static void merge_run(const void *args, int chunk, const struct pool_region *r, void *work)
+{
+    const struct attn_args *a = args;
+    struct attn_piece p = attn_piece_of(a, chunk);
+    struct kv_head kv = attn_kv(a, &p);
+    struct attn_tile t = attn_tile_of(a, &p, r, work);
+    struct attn_parts from = a->parts;
+    from.p = p.parts;
+    a->kern->attn_merge(&t, &kv, &from);
+}
+
+/* CUT_FROM: blocks; before, a piece is not worth a second region. */
+enum { CUT_FROM = 6, CUT_CHUNKS = 8 };
+
+/* Whether the step's rows, in tiles of `rows` rows and `heads` query heads, are cut along the
+ * tokens they see, so that each thread has some CUT_CHUNKS chunks; how, goes into a->parts. */
+static bool attn_cut_tokens(struct exec *ex, struct attn_args *a, int32_t heads, int32_t rows)
+{
+    int32_t team = pool_n_thread(ex->pool), deepest = 0;
+    int64_t tiles = 0, work = 0, per = (int64_t)a->n_kv * ((a->group + heads - 1) / heads);
+    for (int32_t s = 0; s < ex->step.n_span; s++) {
+        const struct span *sp = &ex->step.spans[s];
+        int32_t blocks = attn_n_block(sp->pos, sp->n, a->window), n = (sp->n + rows - 1) / rows;
+        tiles += n;
+        work += (int64_t)n * blocks;
+        deepest = blocks > deepest ? blocks : deepest;
+    }
+    int64_t step = (work * per + CUT_CHUNKS * team - 1) / (CUT_CHUNKS * team);
+    if (team < 2 || deepest < CUT_FROM || step >= deepest || a->reference || a->kv.latent ||
+        a->level)
+        return false;
+    struct attn_parts p = {.step = (int32_t)step};
+    p.n_piece = (deepest + p.step - 1) / p.step;
+    p.row_stride = (size_t)p.step * (size_t)heads * (size_t)(ATTN_PART + a->dv);
+    p.piece_stride = p.row_stride * (size_t)rows;
+    int64_t n = tiles * per * p.n_piece;
+    if (n > POOL_CHUNK_MAX || n * (int64_t)(p.piece_stride * sizeof(float)) > ATTN_PARTS_BYTES)
+        return false;
+    if (!ex->attn_parts)
+        ex->attn_parts = mem_alloc(ATTN_PARTS_BYTES);
+    p.p = ex->attn_parts;
+    a->parts = p;
+    return p.p != NULL;
+}
+
+/* ---- cut by rows and heads ------------------------------------------------------------------- */
 
 enum { ROWS_LEAST = 4 }; /* of a tile of many rows: fewer read keys too often */
 
@@ -214,14 +307,30 @@ static void attn_cut(const struct exec *ex, int32_t group, int32_t n_kv, int32_t
         *rows = ROWS_LEAST;
 }
 
+/* n: tiles times kv heads times their parts. */
+static void attn_regions_run(struct exec *ex, struct attn_args *a, int64_t n)
+{
+    struct pool_job job = {attn_regions, attn_run, a, sizeof *a, (int)n};
+    if (a->parts.step) {
+        struct pool_job parts = {part_regions, part_run, a, sizeof *a, (int)n * a->parts.n_piece};
+        pool_run(ex->pool, &parts);
+        job.run = merge_run;
+        pool_run(ex->pool, &job);
+        return;
+    }
+    for (int64_t at = 0; at < n; at += POOL_CHUNK_MAX) {
+        a->chunk0 = (int32_t)at;
+        job.n_chunk = (int)(n - at < POOL_CHUNK_MAX ? n - at : POOL_CHUNK_MAX);
+        pool_run(ex->pool, &job);
+    }
+}
+
 void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const struct attn_op *a)
 {
     const struct kv_store *kv = &ex->kv;
     bool latent = kv->layers[a->layer].latent, listed = a->index && !a->index->all;
-    int32_t group = a->n_head / a->n_kv, heads, rows;
-    attn_cut(ex, group, a->n_kv, &heads, &rows);
-    int32_t parts = (group + heads - 1) / heads;
-    int32_t n_tile, window = kv->groups[kv->layer_group[a->layer]].window;
+    int32_t group = a->n_head / a->n_kv, n_tile;
+    int32_t window = kv->groups[kv->layer_group[a->layer]].window;
     QN_ASSERT(!window || (a->window && a->window <= window)); /* what is older is gone */
     QN_ASSERT(!latent || (a->n_kv == 1 && !a->window && !a->sinks));
     QN_ASSERT(a->sees == SEES_SELF || (!latent && !listed));
@@ -230,7 +339,6 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
     QN_ASSERT(head.dk == a->dk && head.dv == a->dv && kv->layers[a->layer].n_head == a->n_kv);
     struct attn_args args = {
         .kern = ex->kern,
-        .tiles = step_tiles(ex, a->layer, a->sees, latent && listed ? 1 : rows, &n_tile),
         .q = q->p,
         .sinks = a->sinks ? a->sinks->vec : NULL,
         .lists = listed && latent ? a->index->lists : NULL,
@@ -245,8 +353,6 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .v_bytes = kv_value_bytes(head.type, &head.form, head.dv),
         .n_kv = a->n_kv,
         .group = group,
-        .head_parts = parts,
-        .heads_part = heads,
         .dk = a->dk,
         .dv = a->dv,
         .window = a->window,
@@ -254,13 +360,14 @@ void cpu_attn(struct exec *ex, struct tensor *dst, const struct tensor *q, const
         .reference = ex->reference,
         .level = a->sees != SEES_SELF,
     };
-    int64_t n = (int64_t)n_tile * a->n_kv * parts;
-    for (int64_t at = 0; at < n; at += POOL_CHUNK_MAX) {
-        int64_t more = n - at < POOL_CHUNK_MAX ? n - at : POOL_CHUNK_MAX;
-        args.chunk0 = (int32_t)at;
-        struct pool_job job = {attn_regions, attn_run, &args, sizeof args, (int)more};
-        pool_run(ex->pool, &job);
-    }
+    int32_t heads = group < ATTN_Q_MAX ? group : ATTN_Q_MAX, rows = ATTN_Q_MAX / heads;
+    if (!attn_cut_tokens(ex, &args, heads, rows))
+        attn_cut(ex, group, a->n_kv, &heads, &rows);
+    args.heads_part = heads;
+    args.head_parts = (group + heads - 1) / heads;
+    args.tile_rows = latent && listed ? 1 : rows;
+    args.tiles = step_tiles(ex, a->layer, a->sees, args.tile_rows, &n_tile);
+    attn_regions_run(ex, &args, (int64_t)n_tile * a->n_kv * args.head_parts);
 }
 
 const struct exec_ops exec_cpu_ops = {

@@ -114,6 +114,8 @@ void kern_generic_init(struct kernels *t)
         .kv_put = tmpl_kv_put,
         .kv_code = tmpl_kv_code,
         .attn = tmpl_attn,
+        .attn_part = tmpl_attn_part,
+        .attn_merge = tmpl_attn_merge,
         .latent_put = tmpl_latent_put,
         .latent_attn = tmpl_latent_attn,
         .index_score = tmpl_index_score,

@@ -300,6 +300,8 @@ static void outputs(const struct attn_state *a, const struct kv_head *kv, int32_
 static inline float exp1(float x)
 {
     float t[16];
+    if (x == 0)
+        return 1; /* what it is, too */
     vf_store(t, vec_exp(vf_set1(x)));
     return t[0];
 }
@@ -339,7 +341,8 @@ static void attn_begin_coded(struct attn_state *a, const struct kv_head *kv, voi
         }
 }
 
-static void attn_begin(struct attn_state *a, const struct attn_tile *t, const struct kv_head *kv)
+/* Room in scratch, nothing seen yet. */
+static void attn_room(struct attn_state *a, const struct attn_tile *t, const struct kv_head *kv)
 {
     a->n_q = t->n_row * t->n_head;
     float *s = t->scratch;
@@ -347,16 +350,23 @@ static void attn_begin(struct attn_state *a, const struct attn_tile *t, const st
     a->q = a->p + (size_t)ATTN_Q_MAX * ATTN_BLOCK;
     a->o = a->q + (size_t)ATTN_Q_MAX * HEAD_DIM_MAX;
     a->ob = a->o + (size_t)ATTN_Q_MAX * HEAD_DIM_MAX;
+    for (int32_t i = 0; i < a->n_q; i++) {
+        a->m[i] = -3.0e38f;
+        a->l[i] = 0;
+    }
+    memset(a->o, 0, (size_t)a->n_q * (size_t)kv->dv * sizeof *a->o);
+}
+
+static void attn_begin(struct attn_state *a, const struct attn_tile *t, const struct kv_head *kv)
+{
+    attn_room(a, t, kv);
     vf scale = vf_set1(t->scale);
     for (int32_t i = 0; i < a->n_q; i++) {
         const float *q =
             t->q + (size_t)(i / t->n_head) * t->q_stride + (size_t)(i % t->n_head) * (size_t)kv->dk;
         for (int32_t d = 0; d < kv->dk; d += 16)
             vf_store(a->q + (size_t)i * (size_t)kv->dk + d, vf_mul(vf_load(q + d), scale));
-        a->m[i] = -3.0e38f;
-        a->l[i] = 0;
     }
-    memset(a->o, 0, (size_t)a->n_q * (size_t)kv->dv * sizeof *a->o);
     if (kv->type == KV_CODED)
         attn_begin_coded(a, kv, a->ob + (size_t)ATTN_Q_MAX * HEAD_DIM_MAX);
 }
@@ -382,26 +392,86 @@ static void attn_end(struct attn_state *a, const struct attn_tile *t, const stru
     }
 }
 
+static int32_t tile_blocks(const struct attn_tile *t)
+{
+    return attn_n_block(t->pos, t->level ? 1 : t->n_row, t->window);
+}
+
+/* The block at token b: its maxima, denominators and outputs of the queries that see some of it. */
+static void attn_block(struct attn_state *a, const struct attn_tile *t, const struct kv_head *kv,
+                       int32_t b, bool *seen)
+{
+    int32_t last = t->pos + (t->level ? 1 : t->n_row); /* one past the newest visible token */
+    int32_t first = t->window && t->pos - t->window + 1 > 0 ? t->pos - t->window + 1 : 0;
+    int32_t n_tok = last - b < ATTN_BLOCK ? last - b : ATTN_BLOCK;
+    int32_t n_group = (n_tok + 15) / 16;
+    a->g0 = first > b ? (first - b) / 16 : 0;
+    a->more = last - b >= 2 * ATTN_BLOCK;
+    scores(a, kv, b, n_group);
+    for (int32_t i = 0; i < a->n_q; i++)
+        seen[i] = weigh_block(a, t, i, b, n_group);
+    outputs(a, kv, b, n_tok);
+}
+
 static void tmpl_attn(const struct attn_tile *t, const struct kv_head *kv)
 {
     struct attn_state a;
+    bool seen[ATTN_Q_MAX];
     attn_begin(&a, t, kv);
-    int32_t last = t->pos + (t->level ? 1 : t->n_row); /* one past the newest visible token */
-    int32_t first = t->window && t->pos - t->window + 1 > 0 ? t->pos - t->window + 1 : 0;
-    for (int32_t b = first / ATTN_BLOCK * ATTN_BLOCK; b < last; b += ATTN_BLOCK) {
-        int32_t n_tok = last - b < ATTN_BLOCK ? last - b : ATTN_BLOCK;
-        int32_t n_group = (n_tok + 15) / 16;
-        a.g0 = first > b ? (first - b) / 16 : 0;
-        a.more = last - b >= 2 * ATTN_BLOCK;
-        scores(&a, kv, b, n_group);
-        bool seen[ATTN_Q_MAX];
-        for (int32_t i = 0; i < a.n_q; i++)
-            seen[i] = weigh_block(&a, t, i, b, n_group);
-        outputs(&a, kv, b, n_tok);
+    int32_t b = attn_first_block(t->pos, t->window), n = tile_blocks(t);
+    for (; n > 0; n--, b++) {
+        attn_block(&a, t, kv, b * ATTN_BLOCK, seen);
         for (int32_t i = 0; i < a.n_q; i++)
             if (seen[i])
                 merge(&a, i, kv->dv);
     }
+    attn_end(&a, t, kv);
+}
+
+/* Where block i (of those the tile sees) of query q lies. */
+static float *part_at(const struct attn_parts *parts, const struct attn_tile *t, int32_t dv,
+                      int32_t i, int32_t q)
+{
+    size_t in_row = (size_t)(i % parts->step * t->n_head + q % t->n_head);
+    return parts->p + (size_t)(i / parts->step) * parts->piece_stride +
+           (size_t)(q / t->n_head) * parts->row_stride + in_row * (size_t)(ATTN_PART + dv);
+}
+
+static void tmpl_attn_part(const struct attn_tile *t, const struct kv_head *kv,
+                           const struct attn_parts *parts, int32_t piece)
+{
+    struct attn_state a;
+    bool seen[ATTN_Q_MAX];
+    int32_t n = tile_blocks(t), end = (piece + 1) * parts->step;
+    attn_begin(&a, t, kv);
+    for (int32_t i = piece * parts->step; i < n && i < end; i++) {
+        attn_block(&a, t, kv, (attn_first_block(t->pos, t->window) + i) * ATTN_BLOCK, seen);
+        for (int32_t q = 0; q < a.n_q; q++) {
+            float *to = part_at(parts, t, kv->dv, i, q);
+            to[0] = a.mb[q];
+            to[1] = seen[q] ? a.lb[q] : 0;
+            memcpy(to + ATTN_PART, a.ob + (size_t)q * (size_t)kv->dv, (size_t)kv->dv * sizeof *to);
+        }
+    }
+}
+
+static void tmpl_attn_merge(const struct attn_tile *t, const struct kv_head *kv,
+                            const struct attn_parts *parts)
+{
+    struct attn_state a;
+    int32_t n = tile_blocks(t), most = parts->n_piece * parts->step;
+    attn_room(&a, t, kv);
+    for (int32_t q = 0; q < a.n_q; q++)
+        for (int32_t i = 0; i < n && i < most; i++) {
+            const float *from = part_at(parts, t, kv->dv, i, q);
+            if (from[1] == 0)
+                continue;
+            a.mb[q] = from[0];
+            a.lb[q] = from[1];
+            memcpy(a.ob + (size_t)q * (size_t)kv->dv, from + ATTN_PART,
+                   (size_t)kv->dv * sizeof *from);
+            merge(&a, q, kv->dv);
+        }
     attn_end(&a, t, kv);
 }
 

@@ -17,6 +17,8 @@ static void tmpl_fill(struct kernels *t)
     t->kv_put = tmpl_kv_put;
     t->kv_code = tmpl_kv_code;
     t->attn = tmpl_attn;
+    t->attn_part = tmpl_attn_part;
+    t->attn_merge = tmpl_attn_merge;
     t->latent_put = tmpl_latent_put;
     t->latent_attn = tmpl_latent_attn;
     t->index_score = tmpl_index_score;
