@@ -2,7 +2,9 @@
  * pace.c - see pace.h. Beside running answers a step may take STRETCH times what it takes without
  * prompt tokens. How the time grows with their number is no line (kernels work on tiles of rows,
  * attention grows with the depth), so their number is not computed but moved, a little after each
- * step, by how far that step was from the mark.
+ * step, by how far that step was from the mark. Only how their cost grows with what was read before
+ * is learnt as a slope: a prompt that goes on deep, behind what a cache had, would otherwise begin
+ * with chunks that were right at another's beginning.
  *
  * Deep in a long prompt the mark is out of reach: reading what came before costs more than the
  * weights do, for one row as for many. Fewer than LEAST rows then make steps little shorter and the
@@ -22,6 +24,8 @@
 #define ALONE_US  300000.0
 #define ALONE_MIN 32 /* below, prompts read much slower */
 #define OUTLIER   3.0
+#define FADE      0.995 /* of the sums behind the slope, per mixed step */
+#define APART     150.0 /* standard deviation of depths, in tokens, from which there is a slope */
 
 /* A single slow step (the machine was busy) moves an estimate little. */
 static void follow(double *estimate, double sample)
@@ -62,42 +66,76 @@ static double whole_tiles(double rows, int32_t n_decode)
     return tiles * TILE > n_decode ? tiles * TILE - n_decode : rows;
 }
 
-int32_t pace_rows(const struct pace *p, int32_t n_decode, int32_t most)
+/* What a prompt token costs at a depth, of what it costs at the beginning. */
+static double dearer(const struct pace *p, int32_t depth)
+{
+    return 1 + p->steep * depth;
+}
+
+int32_t pace_rows(const struct pace *p, int32_t n_decode, int32_t depth, int32_t most)
 {
     double rows = p->alone_us > 0 ? ALONE_US / p->alone_us : ALONE_MIN;
     if (n_decode > 0) {
         if (plain(p, lanes(n_decode)) <= 0 || p->mixed >= LOOK)
             return 0;
-        rows = whole_tiles(p->beside > 0 ? p->beside : START, n_decode);
+        rows = whole_tiles((p->beside > 0 ? p->beside : START) / dearer(p, depth), n_decode);
     } else if (rows < ALONE_MIN) {
         rows = ALONE_MIN;
     }
     return rows < most ? (int32_t)rows : most;
 }
 
+/* A token at depth x cost y: the line through what was seen. A change of slope leaves the number of
+ * rows at this depth as it is. */
+static void learn_slope(struct pace *p, double x, double y)
+{
+    double before = p->steep;
+    if (p->seen.n > 1 && y > OUTLIER * p->seen.y / p->seen.n)
+        y = OUTLIER * p->seen.y / p->seen.n;
+    p->seen.n = FADE * p->seen.n + 1;
+    p->seen.x = FADE * p->seen.x + x;
+    p->seen.y = FADE * p->seen.y + y;
+    p->seen.xx = FADE * p->seen.xx + x * x;
+    p->seen.xy = FADE * p->seen.xy + x * y;
+    double mx = p->seen.x / p->seen.n, my = p->seen.y / p->seen.n;
+    double var = p->seen.xx / p->seen.n - mx * mx, cov = p->seen.xy / p->seen.n - mx * my;
+    if (var < APART * APART)
+        return;
+    double slope = cov / var, base = my - slope * mx;
+    if (base < my / 16) /* not steeper than what nearly nothing at the beginning would make it */
+        base = my / 16;
+    p->steep = slope > 0 ? slope / base : 0;
+    if (p->beside > 0)
+        p->beside *= (1 + p->steep * x) / (1 + before * x);
+}
+
 /* The step was longer or shorter than it should have been. One that did not use what it might have
  * says nothing; one hiccup takes away a tenth at most. */
-static void move(struct pace *p, double mark, int32_t n_prompt, double us)
+static void move(struct pace *p, double mark, const struct pace_step *s, double us)
 {
-    double rows = p->beside > 0 ? p->beside : START;
-    if (n_prompt + TILE < (int32_t)rows)
+    double all = p->beside > 0 ? p->beside : START, rows = all / dearer(p, s->depth);
+    if (s->n_prompt + TILE < (int32_t)rows)
         return;
     double off = mark / us - 1;
     off = off < -0.5 ? -0.5 : off > 0.5 ? 0.5 : off;
     rows *= 1 + GAIN * off;
-    p->beside = rows < 1 ? 1 : rows > 1e6 ? 1e6 : rows;
+    rows = rows < 1 ? 1 : rows > 1e6 ? 1e6 : rows;
+    p->beside = rows * dearer(p, s->depth);
 }
 
-void pace_note(struct pace *p, int32_t n_decode, int32_t n_prompt, int64_t us)
+void pace_note(struct pace *p, const struct pace_step *s)
 {
-    double took = us > 0 ? (double)us : 1;
-    if (n_decode == 0) {
-        follow(&p->alone_us, took / n_prompt);
-    } else if (n_prompt == 0) {
-        follow(&p->plain_us[lanes(n_decode)], took);
+    double took = s->us > 0 ? (double)s->us : 1;
+    if (s->n_decode == 0) {
+        follow(&p->alone_us, took / s->n_prompt);
+    } else if (s->n_prompt == 0) {
+        follow(&p->plain_us[lanes(s->n_decode)], took);
         p->mixed = 0;
     } else {
+        double without = plain(p, lanes(s->n_decode)), more = took - without;
         p->mixed++;
-        move(p, STRETCH * plain(p, lanes(n_decode)), n_prompt, took);
+        move(p, STRETCH * without, s, took);
+        if (more > 0)
+            learn_slope(p, s->depth, more / s->n_prompt);
     }
 }

@@ -16,12 +16,22 @@ struct pace {
     double beside;                   /* prompt tokens beside answers, as found to be right */
     double alone_us;                 /* a prompt token of a step without answers; 0 = not known */
     int32_t mixed;                   /* steps with both since one without prompt tokens */
+    /* A prompt token behind x others costs 1 + steep * x times the first: the slope of what tokens
+     * cost, of fading sums over mixed steps. beside is meant at x = 0. */
+    double steep;
+    struct {
+        double n, x, y, xx, xy;
+    } seen;
 };
 
-/* Prompt tokens for the next step beside n_decode answers, 0..most. 0: this step is to be taken
- * without any, to see what that costs. */
-int32_t pace_rows(const struct pace *p, int32_t n_decode, int32_t most);
+/* Prompt tokens for the next step beside n_decode answers, 0..most, of a prompt of which `depth`
+ * tokens were read. 0: this step is to be taken without any, to see what that costs. */
+int32_t pace_rows(const struct pace *p, int32_t n_decode, int32_t depth, int32_t most);
 /* What a step took. */
-void pace_note(struct pace *p, int32_t n_decode, int32_t n_prompt, int64_t us);
+struct pace_step {
+    int32_t n_decode, n_prompt, depth;
+    int64_t us;
+};
+void pace_note(struct pace *p, const struct pace_step *s);
 
 #endif

@@ -32,18 +32,22 @@ static bool ready(const struct gen *g, enum gen_phase phase)
     return g->seq && g->phase == phase && g->room > 0;
 }
 
-/* Prompt tokens that this step may read. */
+/* Prompt tokens that this step may read. The prompt of which most was read counts for all. */
 static int32_t prompt_rows(struct sched *s)
 {
     int32_t decoding = 0, reading = 0;
+    s->depth = 0;
     for (int32_t i = 0; i < s->n_run; i++) {
         decoding += ready(s->run[i], PHASE_DECODE);
-        reading += ready(s->run[i], PHASE_PREFILL);
+        if (!ready(s->run[i], PHASE_PREFILL))
+            continue;
+        reading++;
+        s->depth = s->run[i]->n_fed > s->depth ? s->run[i]->n_fed : s->depth;
     }
     if (decoding > s->n_lane - 1 && reading > 0)
         decoding = s->n_lane - 1;
     int32_t most = s->lm.max_rows - decoding;
-    return s->paced && reading > 0 ? pace_rows(&s->pace, decoding, most) : most;
+    return s->paced && reading > 0 ? pace_rows(&s->pace, decoding, s->depth, most) : most;
 }
 
 /* Rows of an echo: as many as have room for their events. */
@@ -265,6 +269,6 @@ bool sched_round(struct sched *s)
     int64_t us = clock_us() - t;
     spec_note(s->spec, rows, s->n_prompt, us);
     if (rows == s->n_decode + s->n_prompt) /* no guesses among them */
-        pace_note(&s->pace, s->n_decode, s->n_prompt, us);
+        pace_note(&s->pace, &(struct pace_step){s->n_decode, s->n_prompt, s->depth, us});
     return true;
 }

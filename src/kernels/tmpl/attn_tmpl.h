@@ -51,7 +51,7 @@ ATTN_INLINE void fetch(const uint8_t *p, size_t bytes)
 ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t *const *k,
                              const uint8_t *const *v, int32_t dk, enum kv_type type, int nq, int nt)
 {
-    vf acc[8];
+    vf acc[10];
     for (int i = 0; i < nq * nt; i++)
         acc[i] = vf_set1(0);
     for (int32_t d = 0; d < dk; d += 2)
@@ -112,6 +112,8 @@ static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t
         return;
     }
     int q0 = 0;
+    for (; a->n_q - q0 >= 8 || a->n_q - q0 == 5; q0 += 5)
+        score_run(a, kv, t0, n_group, q0, 5, 1);
     for (; a->n_q - q0 >= 4; q0 += 4)
         score_run(a, kv, t0, n_group, q0, 4, 1);
     switch (a->n_q - q0) {
@@ -201,7 +203,7 @@ static bool weigh_block(struct attn_state *a, const struct attn_tile *t, int i, 
 ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
                               int32_t n_tok, int q0, int32_t d0, int nq, int nd, bool next)
 {
-    vf acc[8];
+    vf acc[10];
     for (int i = 0; i < nq * nd; i++)
         acc[i] = vf_set1(0);
     const float *p = a->p + (size_t)q0 * ATTN_BLOCK;
@@ -277,6 +279,8 @@ static void outputs(const struct attn_state *a, const struct kv_head *kv, int32_
         return;
     }
     int q0 = 0;
+    for (; a->n_q - q0 >= 8 || a->n_q - q0 == 5; q0 += 5)
+        output_run(a, kv, t0, n_tok, q0, 5, 1);
     for (; a->n_q - q0 >= 4; q0 += 4)
         output_run(a, kv, t0, n_tok, q0, 4, 1);
     switch (a->n_q - q0) {
