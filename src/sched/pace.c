@@ -4,7 +4,8 @@
  * attention grows with the depth), so their number is not computed but moved, a little after each
  * step, by how far that step was from the mark. Only how their cost grows with what was read before
  * is learnt as a slope: a prompt that goes on deep, behind what a cache had, would otherwise begin
- * with chunks that were right at another's beginning.
+ * with chunks that were right at another's beginning. The way back is not trusted: a new prompt
+ * begins with what was right deep in the last one, and moves.
  *
  * Deep in a long prompt the mark is out of reach: reading what came before costs more than the
  * weights do, for one row as for many. Fewer than LEAST rows then make steps little shorter and the
@@ -72,13 +73,18 @@ static double dearer(const struct pace *p, int32_t depth)
     return 1 + p->steep * depth;
 }
 
+static double rows_at(const struct pace *p, int32_t depth)
+{
+    return (p->beside > 0 ? p->beside : START) / dearer(p, depth > p->depth ? depth : p->depth);
+}
+
 int32_t pace_rows(const struct pace *p, int32_t n_decode, int32_t depth, int32_t most)
 {
     double rows = p->alone_us > 0 ? ALONE_US / p->alone_us : ALONE_MIN;
     if (n_decode > 0) {
         if (plain(p, lanes(n_decode)) <= 0 || p->mixed >= LOOK)
             return 0;
-        rows = whole_tiles((p->beside > 0 ? p->beside : START) / dearer(p, depth), n_decode);
+        rows = whole_tiles(rows_at(p, depth), n_decode);
     } else if (rows < ALONE_MIN) {
         rows = ALONE_MIN;
     }
@@ -102,18 +108,18 @@ static void learn_slope(struct pace *p, double x, double y)
     if (var < APART * APART)
         return;
     double slope = cov / var, base = my - slope * mx;
-    if (base < my / 16) /* not steeper than what nearly nothing at the beginning would make it */
-        base = my / 16;
+    if (base < my / 8) /* not steeper than what nearly nothing at the beginning would make it */
+        base = my / 8;
     p->steep = slope > 0 ? slope / base : 0;
     if (p->beside > 0)
-        p->beside *= (1 + p->steep * x) / (1 + before * x);
+        p->beside *= (1 + p->steep * p->depth) / (1 + before * p->depth);
 }
 
 /* The step was longer or shorter than it should have been. One that did not use what it might have
  * says nothing; one hiccup takes away a tenth at most. */
 static void move(struct pace *p, double mark, const struct pace_step *s, double us)
 {
-    double all = p->beside > 0 ? p->beside : START, rows = all / dearer(p, s->depth);
+    double rows = rows_at(p, s->depth);
     if (s->n_prompt + TILE < (int32_t)rows)
         return;
     double off = mark / us - 1;
@@ -121,6 +127,7 @@ static void move(struct pace *p, double mark, const struct pace_step *s, double 
     rows *= 1 + GAIN * off;
     rows = rows < 1 ? 1 : rows > 1e6 ? 1e6 : rows;
     p->beside = rows * dearer(p, s->depth);
+    p->depth = s->depth;
 }
 
 void pace_note(struct pace *p, const struct pace_step *s)

@@ -19,6 +19,7 @@ struct pace {
     /* A prompt token behind x others costs 1 + steep * x times the first: the slope of what tokens
      * cost, of fading sums over mixed steps. beside is meant at x = 0. */
     double steep;
+    int32_t depth; /* of the last mixed step */
     struct {
         double n, x, y, xx, xy;
     } seen;

@@ -124,7 +124,10 @@ static void test_depth(void **state)
         read_prompt(&p, 0, 6000);
         if (i == 0)
             continue; /* the slope is learnt from the first */
-        assert_in_range(pace_rows(&p, 1, 0, 256), 25, 50);
+        int32_t deep = pace_rows(&p, 1, 6000, 256);
+        assert_in_range(pace_rows(&p, 1, 0, 256), deep, deep + 4); /* not more at once */
+        read_prompt(&p, 0, 1200);
+        assert_in_range(pace_rows(&p, 1, 1200, 256), 17, 27);
         assert_in_range(read_prompt(&p, 5000, 300), 60000, 100000);
         read_prompt(&p, 0, 2000);
         assert_in_range(read_prompt(&p, 6000, 300), 60000, 100000);
