@@ -1,18 +1,15 @@
 /*
  * pace.c - see pace.h. Beside running answers a step may take STRETCH times what it takes without
- * prompt tokens. How the time grows with their number is no line (kernels work on tiles of rows,
- * attention grows with the depth), so their number is not computed but moved, a little after each
- * step, by how far that step was from the mark. Only how their cost grows with what was read before
- * is learnt as a slope: a prompt that goes on deep, behind what a cache had, would otherwise begin
- * with chunks that were right at another's beginning. The way back is not trusted: a new prompt
- * begins with what was right deep in the last one, and moves.
+ * prompt tokens. How the time grows with their number is no line (kernels work on tiles of rows),
+ * so their number is moved, a little after each step, by how far that step was from the mark. How
+ * their cost grows with what was read before is learnt as a slope, for prompts that go on deep,
+ * behind what a cache had. A new one begins with what was right deep in the last, and moves.
  *
  * Deep in a long prompt the mark is out of reach: reading what came before costs more than the
  * weights do, for one row as for many. Fewer than LEAST rows then make steps little shorter and the
  * prompt, and with it the time that answers are slow, several times longer.
  *
- * Without answers a chunk may take ALONE_US, so that cancelling and joining stay prompt with large
- * models too.
+ * Without answers a chunk may take ALONE_US: cancelling and joining stay prompt with large models.
  */
 #include "sched/pace.h"
 

@@ -50,7 +50,7 @@ struct sched {
     int64_t tick_us;    /* of the disk cache: not before */
     bool tick_wanted;
     struct pace pace;
-    int32_t depth; /* tokens read of the prompt that the step reads on */
+    int32_t depth;                      /* tokens read of the prompt that the step reads on */
     struct spec *spec;                  /* NULL = no guesses */
     struct qn_step_item *items;         /* [n_lane] the planned step */
     struct gen **who;                   /* [n_lane] whose item it is */
