@@ -4,9 +4,8 @@
  * logprobs' bits, the text, the end and the counts of those made without, alone and four at a time.
  *
  * A scripted drafter knows the true answers and forces patterns: all right, none, alternating, any
- * number, past the end of the answer. SPEC_SAME=200 in the environment: so many prompts, and
- * all Some answers have a budget of reasoning.
- * models.
+ * number, past the end of the answer. Some answers have a budget of reasoning. SPEC_SAME=200 in the
+ * environment: so many prompts, and all models.
  */
 #include <stdlib.h>
 #include <string.h>
