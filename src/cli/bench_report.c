@@ -138,6 +138,54 @@ static void write_rows(const struct bench_report *r, bool markdown, struct buf *
     }
 }
 
+/* Of one sequence's decode step, the quickest that was measured; 0 = none was. */
+static double quickest_step_us(const struct bench_report *r)
+{
+    double best = 0;
+    for (int i = 0; i < r->n_row; i++) {
+        double ms = r->rows[i].batch > 1 ? -1 : step_ms(&r->rows[i]);
+        if (ms > 0 && (best == 0 || ms * 1e3 < best))
+            best = ms * 1e3;
+    }
+    return best;
+}
+
+static void write_mask(const struct bench_report *r, struct buf *out)
+{
+    const struct bench_mask *m = &r->mask;
+    double step = quickest_step_us(r);
+    if (m->n_token == 0)
+        return;
+    buf_addf(out,
+             "\nJSON Schema, an answer of %d tokens: a token's mask and draw cost %.0f us more in "
+             "the first\nanswer (%.0f at most), %.0f us in later ones",
+             m->n_token, m->first_us, m->worst_us, m->again_us);
+    if (step > 0)
+        buf_addf(out, ": %.1f %% and %.1f %% of the quickest step", 100 * m->first_us / step,
+                 100 * m->again_us / step);
+    buf_addf(out, ".\nBefore the first: %.1f ms.\n", m->start_us / 1e3);
+}
+
+static void mask_json(struct jw *w, const struct bench_report *r)
+{
+    const struct bench_mask *m = &r->mask;
+    double step = quickest_step_us(r);
+    if (m->n_token == 0)
+        return;
+    jw_key(w, "mask");
+    jw_obj(w);
+    jw_ki64(w, "tokens", m->n_token);
+    jw_kreal(w, "first_us", m->first_us);
+    jw_kreal(w, "worst_us", m->worst_us);
+    jw_kreal(w, "again_us", m->again_us);
+    jw_kreal(w, "start_us", m->start_us);
+    if (step > 0) {
+        jw_kreal(w, "first_share_of_step", m->first_us / step);
+        jw_kreal(w, "again_share_of_step", m->again_us / step);
+    }
+    jw_obj_end(w);
+}
+
 static void stats_json(struct jw *w, const char *key, const double *v, int n)
 {
     struct spread s = spread_of(v, n);
@@ -242,6 +290,7 @@ static void write_json(const struct bench_report *r, struct buf *out)
     for (int i = 0; i < r->n_row; i++)
         row_json(&w, r, &r->rows[i]);
     jw_arr_end(&w);
+    mask_json(&w, r);
     jw_obj_end(&w);
     buf_addc(out, '\n');
 }
@@ -254,5 +303,6 @@ void bench_report_write(const struct bench_report *r, enum bench_format f, struc
     }
     facts(r, out, f == BENCH_MARKDOWN ? "- " : "");
     write_rows(r, f == BENCH_MARKDOWN, out);
+    write_mask(r, out);
     footnote(r, out);
 }

@@ -6,6 +6,7 @@
 
 #include "base/buf.h"
 #include "bench/quantile.h"
+#include "cli/bench_mask.h"
 #include "quern.h"
 
 #define BENCH_SAMPLE_MAX 1000 /* rounds of a measurement */
@@ -43,6 +44,7 @@ struct bench_report {
     int n_row;
     struct bench_roof *roofs;
     int n_roof;
+    struct bench_mask mask;
 };
 
 enum bench_format { BENCH_TABLE, BENCH_JSON, BENCH_MARKDOWN };

@@ -439,6 +439,8 @@ static enum qn_status run_all(struct bench *b, struct qn_err *err)
     enum qn_status st = model_arg_find(b->o->model, &dir, err);
     if (st == QN_OK)
         st = open_rigs(b, buf_z(&dir), err);
+    if (st == QN_OK)
+        st = bench_mask(buf_z(&dir), b->rep.info->n_vocab, &b->rep.mask, err);
     buf_free(&dir);
     QN_TRY(st);
     QN_TRY(make_ids(b, err));

@@ -268,6 +268,9 @@ def test_bench(quern, model, tmp_path):
     deep = [x for x in d["results"] if x["kind"] == "decode" and x["depth"] == 8][0]
     flat = [x for x in d["results"] if x["kind"] == "decode" and x["depth"] == 0][0]
     assert deep["bytes_per_token"] > flat["bytes_per_token"]
+    mask = d["mask"]
+    assert mask["tokens"] > 20 and mask["first_us"] <= mask["worst_us"] and mask["again_us"] >= 0
+    assert mask["first_share_of_step"] > 0 and mask["start_us"] > 0
 
 
 def test_bench_prints_a_table(quern, model):

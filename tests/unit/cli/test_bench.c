@@ -92,6 +92,33 @@ static void test_tables(void **state)
     buf_free(&b);
 }
 
+/* A mask's share is of one sequence's step, not of four sequences'. */
+static void test_mask(void **state)
+{
+    struct bench_row rows[2];
+    struct bench_roof roof;
+    struct bench_report r = sample_report(rows, &roof);
+    struct buf b = BUF_INIT;
+    struct json *doc = NULL;
+    struct qn_err err;
+    r.mask = (struct bench_mask){83, 120, 30, 900, 12345};
+    bench_report_write(&r, BENCH_TABLE, &b);
+    assert_non_null(strstr(buf_z(&b), "120 us more"));
+    assert_null(strstr(buf_z(&b), "quickest step"));
+    rows[1].batch = 1; /* a step of 10 ms */
+    buf_clear(&b);
+    bench_report_write(&r, BENCH_TABLE, &b);
+    assert_non_null(strstr(buf_z(&b), "1.2 % and 0.3 % of the quickest step"));
+    buf_clear(&b);
+    bench_report_write(&r, BENCH_JSON, &b);
+    assert_int_equal(json_parse(buf_str(&b), "report", 16, &doc, &err), QN_OK);
+    const struct json *mask = json_get(doc, "mask");
+    assert_true(json_real(json_get(mask, "again_us")) == 30);
+    assert_true(json_real(json_get(mask, "first_share_of_step")) == 0.012);
+    json_free(doc);
+    buf_free(&b);
+}
+
 static void test_json(void **state)
 {
     struct bench_row rows[2];
@@ -134,10 +161,8 @@ static void test_roofs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stats),
-        cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_roofs),
+        cmocka_unit_test(test_stats), cmocka_unit_test(test_tables), cmocka_unit_test(test_mask),
+        cmocka_unit_test(test_json),  cmocka_unit_test(test_roofs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
