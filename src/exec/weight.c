@@ -65,7 +65,8 @@ static bool is_centred(const struct weight_src *s)
     return true;
 }
 
-static struct packed shape_of(const struct weight_src *s)
+/* centred: its biases are not kept. */
+static struct packed shape_with(const struct weight_src *s, bool centred)
 {
     struct packed pk = {.n = s->n, .k = s->k};
     if (is_integer(s->format)) {
@@ -76,7 +77,7 @@ static struct packed shape_of(const struct weight_src *s)
                    : s->format == WEIGHT_NVFP4 && has_global_scale(s) ? SCALE_F32
                                                                       : SCALE_BF16;
         pk.group = group_of(s);
-        pk.centred = s->format == WEIGHT_AFFINE && is_centred(s);
+        pk.centred = s->format == WEIGHT_AFFINE && centred;
     } else {
         pk.kind = s->format == WEIGHT_F32   ? PACK_F32
                   : s->format == WEIGHT_F16 ? PACK_F16
@@ -84,6 +85,11 @@ static struct packed shape_of(const struct weight_src *s)
     }
     pk.block_bytes = pack_block_bytes(&pk);
     return pk;
+}
+
+static struct packed shape_of(const struct weight_src *s)
+{
+    return shape_with(s, s->format == WEIGHT_AFFINE && is_centred(s));
 }
 
 static size_t bytes_of(const struct weight_src *s, const struct packed *pk)
@@ -452,9 +458,14 @@ enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct w
                            struct qn_err *err)
 {
     QN_TRY(check_src(s, err));
-    struct packed pk = shape_of(s);
+    size_t room = ex->region_bytes - ex->region_used;
+    struct packed pk = shape_with(s, true); /* the least: too much of it is refused unread */
     size_t bytes = bytes_of(s, &pk);
-    if (bytes > ex->region_bytes - ex->region_used)
+    if (bytes <= room) {
+        pk = shape_of(s);
+        bytes = bytes_of(s, &pk);
+    }
+    if (bytes > room)
         QN_FAIL(err, QN_INTERNAL, "weight", "%s: %zu bytes do not fit into the reserved region",
                 s->name, bytes);
     struct weight *w = NULL;

@@ -55,8 +55,8 @@ static void fill(float *x, int32_t cols, uint32_t seq, int32_t pos)
     }
 }
 
-/* n more tokens of the deep sequence beside m of the shallow one. */
-static void attend(struct view *v, const struct shape *s, int32_t n, int32_t m)
+/* n more tokens of the deep sequence beside m of the shallow one; `look`: with their attention. */
+static void add(struct view *v, const struct shape *s, int32_t n, int32_t m, bool look)
 {
     static const int32_t ids[ROWS];
     struct attn_op a = {.n_head = s->n_head,
@@ -73,7 +73,8 @@ static void attend(struct view *v, const struct shape *s, int32_t n, int32_t m)
         fill(v->qkv->p + (size_t)i * (size_t)v->qkv->cols, v->qkv->cols, i < m,
              i < m ? v->shallow->len + i : v->deep->len + i - m);
     op_rope_append(v->ex, v->q, v->qkv, &a);
-    op_attn(v->ex, v->out, v->q, &a);
+    if (look)
+        op_attn(v->ex, v->out, v->q, &a);
     exec_commit(v->ex);
 }
 
@@ -89,9 +90,9 @@ static void check_shape(const struct shape *s)
         size_t cols = (size_t)v.out->cols, at = 0;
         float *got = malloc(sizeof *got * cols * 100);
         while (v.deep->len < DEEP)
-            attend(&v, s, ROWS, 0);
+            add(&v, s, ROWS, 0, false);
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-            attend(&v, s, steps[i].n, steps[i].m);
+            add(&v, s, steps[i].n, steps[i].m, true);
             memcpy(got + at * cols, v.out->p, (size_t)v.out->rows * cols * sizeof *got);
             at += (size_t)v.out->rows;
         }
