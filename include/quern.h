@@ -71,7 +71,8 @@ enum qn_mtp_mode {
 /* What a draft model in a folder of its own is. */
 enum qn_draft_kind {
     QN_DRAFT_NONE = 0,
-    QN_DRAFT_DSPARK, /* a block drafter: docs/speculation.md */
+    QN_DRAFT_DSPARK,    /* a block drafter: docs/speculation.md */
+    QN_DRAFT_ASSISTANT, /* Gemma 4's: it reads the model's keys and values */
 };
 
 struct qn_engine_params {
@@ -300,7 +301,9 @@ QN_API int32_t qn_step_max_rows(const struct qn_engine *e);
 
 /* A head is loaded (qn_engine_params.mtp), or what takes its place (draft_kind): that has contexts
  * and guesses as a head has, but gives no logits, continues no guesses of an earlier call, and its
- * probabilities are its own word for how sure it is. */
+ * probabilities are its own word for how sure it is. With QN_DRAFT_ASSISTANT steps cost no more:
+ * only rows whose logits were asked for leave a state, few are held, and there are guesses only
+ * behind the last token of the sequence (else n_draft becomes 0). */
 QN_API bool qn_mtp_available(const struct qn_engine *e);
 
 /* A context for seq, which takes the states of the steps to come. One per sequence; free it before

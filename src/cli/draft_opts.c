@@ -5,7 +5,7 @@
 
 #define WHERE "draft model"
 
-const char *const draft_kinds[] = {"off", "ngram", "mtp", "two-model", "dspark", NULL};
+const char *const draft_kinds[] = {"off", "ngram", "mtp", "two-model", "dspark", "assistant", NULL};
 const char *const draft_heads[] = {"auto", "before-norm", "behind-norm", NULL};
 
 static int kind_of(const struct draft_opts *o)
@@ -22,7 +22,10 @@ enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o)
 
 enum qn_draft_kind draft_opts_kind(const struct draft_opts *o)
 {
-    return kind_of(o) == SPEC_DSPARK ? QN_DRAFT_DSPARK : QN_DRAFT_NONE;
+    int kind = kind_of(o);
+    return kind == SPEC_DSPARK      ? QN_DRAFT_DSPARK
+           : kind == SPEC_ASSISTANT ? QN_DRAFT_ASSISTANT
+                                    : QN_DRAFT_NONE;
 }
 
 const char *draft_opts_model(const struct draft_opts *o)
@@ -77,7 +80,7 @@ enum qn_status draft_opts_open(const struct draft_opts *o, const struct draft_ta
     *out = (struct spec_params){.kind = (enum spec_kind)kind, .n_draft = (int32_t)o->n};
     if (o->model && kind != SPEC_MODEL && draft_opts_kind(o) == QN_DRAFT_NONE)
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
-                "--draft-model goes with --draft-kind two-model and dspark, not with %s",
+                "--draft-model goes with --draft-kind two-model, dspark and assistant, not with %s",
                 draft_kinds[kind]);
     if (kind == SPEC_MTP && !t->lm->ops->mtp_step)
         QN_FAIL(err, QN_UNSUPPORTED, WHERE,

@@ -26,13 +26,14 @@ extern const char *const draft_kinds[], *const draft_heads[];
          .def = "off",                                                                             \
          .help = "Who guesses the next tokens: ngram, what followed the same words before; mtp, "  \
                  "the model's own draft head; two-model, --draft-model; dspark, a block drafter "  \
-                 "made for the model, in --draft-model. docs/speculation.md.",                     \
+                 "made for the model, or assistant, Gemma 4's draft model, in --draft-model. "     \
+                 "docs/speculation.md.",                                                           \
          .off = CLI_AT_ENUM(S, draft.kind)},                                                       \
         {.name = "draft-model",                                                                    \
          .type = CLI_STR,                                                                          \
          .arg = "DIR|NAME",                                                                        \
          .help = "Smaller model of the same vocabulary that guesses (implies two-model), or the "  \
-                 "folder of a block drafter.",                                                     \
+                 "folder of a block drafter or assistant.",                                        \
          .off = CLI_AT_STR(S, draft.model)},                                                       \
         {.name = "num-draft-tokens",                                                               \
          .type = CLI_INT,                                                                          \

@@ -146,31 +146,62 @@ static enum qn_status zero_memory(struct exec *ex, struct qn_err *err)
     return QN_OK;
 }
 
+/* Room for what is known of n layers. */
+static enum qn_status create_layers(struct kv_store *kv, int32_t n, struct qn_err *err)
+{
+    QN_ASSERT(!kv->layers);
+    kv->n_layer = n;
+    kv->layers = calloc((size_t)n, sizeof *kv->layers);
+    kv->layer_off = calloc((size_t)n, sizeof *kv->layer_off);
+    kv->layer_group = calloc((size_t)n, sizeof *kv->layer_group);
+    if (!kv->layers || !kv->layer_off || !kv->layer_group)
+        QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for %d layers", n);
+    return QN_OK;
+}
+
+static enum qn_status create_tiles(struct exec *ex, struct qn_err *err)
+{
+    for (int32_t g = 0; g < ex->kv.n_group; g++) {
+        ex->step.tiles[g] = calloc((size_t)ex->max_rows, sizeof *ex->step.tiles[g]);
+        if (!ex->step.tiles[g])
+            QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for steps of %d rows", ex->max_rows);
+    }
+    return QN_OK;
+}
+
 enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,
                         struct qn_err *err)
 {
     struct kv_store *kv = &ex->kv;
-    QN_ASSERT(!kv->layers);
     kv->type = ex->reference ? KV_F32 : KV_BF16;
-    kv->n_layer = n_layer;
     kv->n_page_max = kv_pages(ex->n_ctx);
     /* A late worker may pair an old position with a new row count: its look-ups must stay inside.
      */
     kv->n_page_slots = kv->n_page_max + ex->max_rows / KV_PAGE + ATTN_BLOCK / KV_PAGE + 1;
     kv->free_max_bytes = FREE_MAX_BYTES;
-    kv->layers = calloc((size_t)n_layer, sizeof *kv->layers);
-    kv->layer_off = calloc((size_t)n_layer, sizeof *kv->layer_off);
-    kv->layer_group = calloc((size_t)n_layer, sizeof *kv->layer_group);
-    if (!kv->layers || !kv->layer_off || !kv->layer_group)
-        QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for %d layers", n_layer);
+    QN_TRY(create_layers(kv, n_layer, err));
     for (int32_t i = 0; i < n_layer; i++)
         QN_TRY(place_layer(kv, &layers[i], i, err));
-    for (int32_t g = 0; g < kv->n_group; g++) {
-        ex->step.tiles[g] = calloc((size_t)ex->max_rows, sizeof *ex->step.tiles[g]);
-        if (!ex->step.tiles[g])
-            QN_FAIL(err, QN_NO_MEMORY, "kv", "out of memory for steps of %d rows", ex->max_rows);
-    }
+    QN_TRY(create_tiles(ex, err));
     return zero_memory(ex, err);
+}
+
+/* Where things lie in pages; the groups' bytes stay 0, because ex has no pages. */
+enum qn_status kv_borrow(struct exec *ex, const struct exec *of, struct qn_err *err)
+{
+    const struct kv_store *from = &of->kv;
+    struct kv_store *kv = &ex->kv;
+    size_t n = (size_t)from->n_layer;
+    QN_ASSERT(from->layers && ex->pool == of->pool && ex->max_rows <= of->max_rows);
+    QN_TRY(create_layers(kv, from->n_layer, err));
+    memcpy(kv->layers, from->layers, n * sizeof *kv->layers);
+    memcpy(kv->layer_off, from->layer_off, n * sizeof *kv->layer_off);
+    memcpy(kv->layer_group, from->layer_group, n * sizeof *kv->layer_group);
+    kv->type = from->type;
+    kv->n_group = from->n_group;
+    for (int32_t g = 0; g < kv->n_group; g++)
+        kv->groups[g].window = from->groups[g].window;
+    return create_tiles(ex, err);
 }
 
 static void page_free(struct kv_store *kv, int32_t g, struct kv_page *p)

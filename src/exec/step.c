@@ -108,6 +108,20 @@ void exec_begin_rows(struct exec *ex, const int32_t *ids, int32_t n)
     }
 }
 
+void exec_begin_past(struct exec *ex, struct kv_seq *const *seqs, const int32_t *ids, int32_t n)
+{
+    struct step *s = &ex->step;
+    exec_begin_rows(ex, ids, n);
+    s->n_span = n;
+    for (int32_t i = 0; i < n; i++) {
+        QN_ASSERT(seqs[i]->len > 0);
+        s->pos[i] = seqs[i]->len;
+        s->spans[i] = (struct span){seqs[i], i, 1, seqs[i]->len, -1};
+    }
+    memset(s->tile_rows, 0, sizeof s->tile_rows);
+    rope_fill(ex);
+}
+
 int32_t exec_wanted(const struct exec *ex)
 {
     return ex->step.n_wanted;

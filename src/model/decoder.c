@@ -142,7 +142,7 @@ static enum qn_status create_tensors(struct model *m, struct qn_err *err)
         {s->post_norms ? &s->post : NULL, m->n_embd},
         {&s->gu, 2 * s->n_ff},
         {&s->act_out, s->n_ff},
-        {&s->logits, m->n_vocab},
+        {m->no_logits ? NULL : &s->logits, m->n_vocab},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
         if (list[i].t)

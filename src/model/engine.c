@@ -203,6 +203,7 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
                                struct qn_err *err)
 {
     struct model *m = &e->model;
+    e->state_rows = 2 * MAX_ROWS;
     QN_TRY(set_name(e, p->model_dir, err));
     QN_TRY(engine_json(p->model_dir, "config.json", &e->cfg, err));
     QN_TRY(find_family(e, err));
@@ -213,7 +214,9 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     QN_TRY(open_exec(e, p, err));
     QN_TRY(setup_kv(e, p, err));
     QN_TRY(load_weights(e, p, err));
-    QN_TRY(p->draft_kind == QN_DRAFT_DSPARK ? dspark_load(e, p, err) : mtp_load(e, p, err));
+    QN_TRY((p->draft_kind == QN_DRAFT_DSPARK      ? dspark_load
+            : p->draft_kind == QN_DRAFT_ASSISTANT ? assistant_load
+                                                  : mtp_load)(e, p, err));
     e->info.family = m->family->name;
     e->info.name = e->name;
     e->info.n_vocab = m->n_vocab;

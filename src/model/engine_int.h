@@ -1,6 +1,6 @@
 /*
  * engine_int.h - the engine's structs, for the files that quern.h's functions are spread over:
- * engine.c and mtp.c.
+ * engine.c, mtp.c, dspark.c and assistant.c.
  */
 #ifndef MODEL_ENGINE_INT_H
 #define MODEL_ENGINE_INT_H
@@ -11,14 +11,17 @@
 enum { MAX_ROWS = 256, EOS_MAX = 64 };
 
 struct dspark;
+struct assistant;
 
 struct qn_engine {
     struct exec *ex;
     struct model model;
-    struct model draft;    /* the draft head or model; ex NULL = none */
-    struct dspark *dspark; /* of a block drafter: what it has beside its layers */
-    int32_t state_cols;    /* of the model's states that it takes */
-    float *draft_logits;   /* [n_vocab]: of one row, for choosing */
+    struct model draft;          /* the draft head or model; ex NULL = none */
+    struct dspark *dspark;       /* of a block drafter: what it has beside its layers */
+    struct assistant *assistant; /* of a query-only draft model, likewise */
+    int32_t state_cols;          /* of the model's states that it takes */
+    int32_t state_rows;          /* of them, as many as a context keeps */
+    float *draft_logits;         /* [n_vocab]: of one row, for choosing */
     struct tok *tok;
     struct chat_tmpl *chat;
     struct qn_model_info info;
@@ -38,7 +41,7 @@ struct qn_seq {
 /* A draft context. */
 struct qn_mtp {
     struct qn_seq *seq;
-    struct kv_seq *kv;
+    struct kv_seq *kv;   /* NULL: a query-only draft model has none */
     struct kept *states; /* of the target, by position */
     struct kept *own;    /* the head's, of its last row; position 0 */
     int32_t next;        /* position of the state of the next row */
@@ -71,5 +74,14 @@ void dspark_unload(struct qn_engine *e);
 /* qn_mtp_step of checked items. */
 enum qn_status dspark_step(struct qn_engine *e, struct qn_mtp_item *items, int32_t n,
                            struct qn_err *err);
+
+/* ---- assistant.c ----------------------------------------------------------------------------- */
+
+/* Loads the query-only draft model in params' draft_dir. */
+enum qn_status assistant_load(struct qn_engine *e, const struct qn_engine_params *p,
+                              struct qn_err *err);
+void assistant_unload(struct qn_engine *e);
+/* qn_mtp_step of checked items. */
+void assistant_step(struct qn_engine *e, struct qn_mtp_item *items, int32_t n);
 
 #endif

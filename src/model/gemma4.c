@@ -10,7 +10,8 @@
  *
  * Full and sliding layers differ in head size, KV heads and rotation. The last layers may have no
  * keys and values of their own, but read those of the last earlier layer of their type: only rows
- * whose logits are wanted go through them. docs/families/gemma4.md.
+ * whose logits are wanted go through them. Of a draft model with a lender (model.h) no layer has
+ * any. docs/families/gemma4.md.
  */
 #include <math.h>
 #include <stdio.h>
@@ -137,6 +138,60 @@ static enum qn_status read_sharing(struct model *m, const struct json *c, struct
     return QN_OK;
 }
 
+/* Of a draft model: what it reads has to be what it was made for. */
+static enum qn_status borrow(struct model *m, int32_t i, struct qn_err *err)
+{
+    struct g4 *s = m->state;
+    const struct g4 *of = m->lender->state;
+    const struct decoder_layer *w = &s->dec.layers[i], *from = NULL;
+    const struct g4_kind *k = &s->kind[w->local], *its = &of->kind[w->local];
+    const char *type = w->local ? "sliding_attention" : "full_attention";
+    for (int32_t j = 0; j < of->n_owner; j++)
+        if (of->dec.layers[j].local == w->local) {
+            from = &of->dec.layers[j];
+            s->layers[i].kv = j;
+        }
+    if (!from)
+        QN_FAIL(err, QN_BAD_INPUT, s->dec.name,
+                "config.json: layer_types[%d] is %s; the model has no such layer to read from", i,
+                type);
+    if (k->d != its->d || k->n_kv != its->n_kv)
+        QN_FAIL(err, QN_BAD_INPUT, s->dec.name,
+                "config.json: %s layers read %d heads of %d; the model's have %d heads of %d "
+                "(num_key_value_heads, head_dim, global_head_dim)",
+                type, k->n_kv, k->d, its->n_kv, its->d);
+    if (w->window > from->window)
+        QN_FAIL(err, QN_BAD_INPUT, s->dec.name,
+                "config.json: sliding_window %d; the model keeps %d tokens", w->window,
+                from->window);
+    return QN_OK;
+}
+
+static enum qn_status read_borrowing(struct model *m, const struct json *c, struct qn_err *err)
+{
+    struct g4 *s = m->state;
+    int32_t shared;
+    bool wide;
+    QN_TRY(json_opt_i32(c, CFG, "num_kv_shared_layers", 0, 0, 1024, &shared, err));
+    QN_TRY(json_opt_bool(c, CFG, "use_double_wide_mlp", false, &wide, err));
+    if (shared && shared != m->n_layer)
+        QN_FAIL(err, QN_UNSUPPORTED, s->dec.name,
+                "config.json: num_kv_shared_layers %d of %d layers; a draft model reads the "
+                "model's keys and values in all of them",
+                shared, m->n_layer);
+    if (wide || s->n_ple || s->dec.experts.n)
+        QN_FAIL(err, QN_UNSUPPORTED, s->dec.name,
+                "config.json: %s is set; draft models are supported without it",
+                wide       ? "use_double_wide_mlp"
+                : s->n_ple ? "hidden_size_per_layer_input"
+                           : "enable_moe_block");
+    s->cap = 0; /* it would change no guess, and they are made without */
+    for (int32_t i = 0; i < m->n_layer; i++)
+        QN_TRY(borrow(m, i, err));
+    s->dec.sees = SEES_PAST;
+    return QN_OK;
+}
+
 static const char DEFAULT_ROPES[] =
     "{\"full_attention\": {\"rope_type\": \"proportional\", \"partial_rotary_factor\": 0.25, "
     "\"rope_theta\": 1000000.0}, "
@@ -256,10 +311,10 @@ static enum qn_status text_config(struct model *m, const struct json *c,
     QN_TRY(json_opt_real(c, CFG, "final_logit_softcapping", none ? 0 : 30, 0, 1e6, &s->cap, err));
     QN_TRY(read_types(m, c, err));
     QN_TRY(read_heads(m, c, err));
-    QN_TRY(read_sharing(m, c, err));
     QN_TRY(read_ropes(s, c, err));
     QN_TRY(read_ple(m, c, err));
     QN_TRY(read_experts(m, c, err));
+    QN_TRY((m->lender ? read_borrowing : read_sharing)(m, c, err));
     dec->act = GLU_GELU;
     dec->post_norms = true;
     dec->attn_scale = 1;
@@ -282,7 +337,7 @@ static enum qn_status config(struct model *m, const struct json *c, struct qn_er
                                        .n_ctx = 131072,
                                        .n_ff = 6144,
                                        .state_bytes = sizeof(struct g4)};
-    if (str_eqz(json_str(json_get(c, "model_type")), "gemma4_text"))
+    if (m->lender || str_eqz(json_str(json_get(c, "model_type")), "gemma4_text"))
         return text_config(m, c, &d, err);
     const struct json *text = json_get(c, "text_config");
     if (json_type(text) != JSON_OBJ)
@@ -595,7 +650,10 @@ static const struct tensor *forward(struct model *m)
     struct exec *ex = m->ex;
     struct decoder *dec = &s->dec;
     float eps = (float)dec->eps;
-    op_embed(ex, dec->h[0], dec->embed, dec->embed_scale);
+    if (m->lender)
+        op_place(ex, dec->h[0], 0, m->hidden_in);
+    else
+        op_embed(ex, dec->h[0], dec->embed, dec->embed_scale);
     taps_take(m, -1, dec->h[0]);
     layer_inputs(m);
     for (int32_t i = 0; i < m->n_layer; i++) {
@@ -616,6 +674,8 @@ static const struct tensor *forward(struct model *m)
     }
     op_rmsnorm(ex, dec->n, dec->h[0], dec->norm, 0, eps);
     m->hidden = m->hidden_normed ? dec->n : dec->h[0];
+    if (m->no_logits)
+        return NULL;
     const struct tensor *x = dec->n;
     if (m->taps.on) {
         if (exec_wanted(ex) == 0)

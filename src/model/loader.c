@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct loader {
     struct exec *ex;
@@ -367,6 +368,48 @@ enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct
     name_of(l, name, fmt, ap);
     va_end(ap);
     return load_vectors(l, out, &(struct stack_shape){.n = n}, name, err);
+}
+
+/* The integer at index i of t, whose integers are `size` bytes wide; -1 = out of range. */
+static int64_t id_at(const struct st_tensor *t, size_t size, int32_t i)
+{
+    int64_t wide;
+    uint32_t narrow;
+    if (size == sizeof wide) {
+        memcpy(&wide, t->data + (size_t)i * sizeof wide, sizeof wide);
+        return wide;
+    }
+    memcpy(&narrow, t->data + (size_t)i * sizeof narrow, sizeof narrow);
+    return narrow;
+}
+
+enum qn_status load_ids(struct loader *l, int32_t *out, int32_t n, int32_t end, struct qn_err *err,
+                        const char *fmt, ...)
+{
+    char name[NAME_MAX_], found[128];
+    va_list ap;
+    va_start(ap, fmt);
+    name_of(l, name, fmt, ap);
+    va_end(ap);
+    const struct st_tensor *t = take(l, name, "");
+    if (!t)
+        return missing(name, "", err);
+    bool wide = strcmp(t->dtype_name, "I64") == 0;
+    size_t size = wide ? 8 : 4;
+    if (!wide && strcmp(t->dtype_name, "I32") != 0 && strcmp(t->dtype_name, "U32") != 0)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s: dtype %s; expected I64, I32 or U32", name,
+                t->dtype_name);
+    if (t->bytes != (size_t)n * size)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s: found shape %s, expected [%d]", name,
+                st_shape_text(t, found, sizeof found), n);
+    for (int32_t i = 0; i < n; i++) {
+        int64_t id = id_at(t, size, i);
+        if (id < 0 || id >= end)
+            QN_FAIL(err, QN_BAD_INPUT, "loader", "tensor %s: entry %d is %lld; expected 0 to %d",
+                    name, i, (long long)id, end - 1);
+        out[i] = (int32_t)id;
+    }
+    return QN_OK;
 }
 
 enum qn_status load_stack_vec(struct loader *l, struct weight **out,

@@ -53,6 +53,9 @@ enum qn_status load_vec(struct loader *l, struct weight **out, int32_t n, struct
 enum qn_status load_taps(struct loader *l, struct weight **out, int32_t n, int32_t taps,
                          struct qn_err *err, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
+/* The n integers below `end` with this full tensor name, I32, U32 or I64, into out[n]. */
+enum qn_status load_ids(struct loader *l, int32_t *out, int32_t n, int32_t end, struct qn_err *err,
+                        const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 /* From now on tensors asked for by names that begin with `name` are those that begin with `file`;
  * the strings live until the aliases are dropped with NULL. At most LOADER_ALIAS_MAX. */
 enum { LOADER_ALIAS_MAX = 4 };

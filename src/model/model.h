@@ -44,6 +44,12 @@ struct model {
      */
     struct model *target;     /* NULL = not a draft head */
     struct tensor *hidden_in; /* created by load; the step's rows of it are filled before forward */
+
+    /* A draft model of queries only (gemma4): its layers read the keys and values of the lender's
+     * last layer of their type, and begin with hidden_in, which is created before load. Set before
+     * config. no_logits: forward ends with `hidden`. */
+    const struct model *lender; /* NULL = it has its own */
+    bool no_logits;
 };
 
 struct family {

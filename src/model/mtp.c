@@ -91,6 +91,7 @@ void mtp_unload(struct qn_engine *e)
     if (e->draft.family)
         e->draft.family->free(&e->draft);
     dspark_unload(e);
+    assistant_unload(e);
     exec_free(e->draft.ex);
     free(e->draft_logits);
 }
@@ -116,10 +117,10 @@ static enum qn_status create(struct qn_seq *seq, struct kv_seq *kv, struct qn_mt
     }
     m->kv = kv;
     m->seq = seq;
-    if (!kv)
+    if (!kv && !e->assistant)
         st = kv_seq_create(e->draft.ex, &m->kv, err);
     if (st == QN_OK)
-        st = kept_create(e->ex, e->state_cols, 2 * MAX_ROWS, &m->states, err);
+        st = kept_create(e->ex, e->state_cols, e->state_rows, &m->states, err);
     if (st == QN_OK)
         st = kept_create(e->ex, e->model.n_embd, 1, &m->own, err);
     if (st != QN_OK) {
@@ -177,7 +178,7 @@ int32_t qn_mtp_waiting(const struct qn_mtp *m)
 int64_t qn_mtp_bytes(const struct qn_engine *e, int32_t n_tokens)
 {
     int64_t rows =
-        ((int64_t)2 * MAX_ROWS * e->state_cols + e->model.n_embd) * (int64_t)sizeof(float);
+        ((int64_t)e->state_rows * e->state_cols + e->model.n_embd) * (int64_t)sizeof(float);
     return e->draft.ex ? rows + kv_seq_bytes(e->draft.ex, n_tokens) : 0;
 }
 
@@ -186,7 +187,7 @@ int64_t qn_mtp_bytes(const struct qn_engine *e, int32_t n_tokens)
 
 struct exec *engine_mtp_exec(const struct qn_engine *e)
 {
-    return e->draft.ex;
+    return e->assistant ? NULL : e->draft.ex;
 }
 
 int32_t engine_mtp_width(const struct qn_engine *e)
@@ -231,10 +232,11 @@ enum qn_status engine_mtp_resume(struct qn_seq *seq, struct kv_seq *kv, const fl
 enum qn_status engine_mtp_fork(struct qn_seq *src, struct qn_seq *dst, struct qn_err *err)
 {
     struct qn_mtp *from = src->mtp, *m;
-    struct kv_seq *kv;
+    struct kv_seq *kv = NULL;
     if (!from)
         return QN_OK;
-    QN_TRY(kv_seq_fork(src->e->draft.ex, from->kv, from->n_true, &kv, err));
+    if (from->kv)
+        QN_TRY(kv_seq_fork(src->e->draft.ex, from->kv, from->n_true, &kv, err));
     QN_TRY(create(dst, kv, &m, err));
     m->next = from->next;
     m->n_true = from->n_true;
@@ -251,7 +253,7 @@ void mtp_cut(struct qn_seq *s, int32_t n)
     int32_t keep = n > 0 ? n - 1 : 0, drop = m->next > keep ? m->next - keep : 0;
     m->next -= drop;
     m->n_true -= drop < m->n_true ? drop : m->n_true;
-    if (kv_seq_len(m->kv) > m->n_true)
+    if (m->kv && kv_seq_len(m->kv) > m->n_true)
         kv_seq_truncate(s->e->draft.ex, m->kv, m->n_true);
     kept_truncate(m->states, n);
     kept_truncate(m->own, 0);
@@ -260,7 +262,7 @@ void mtp_cut(struct qn_seq *s, int32_t n)
 void mtp_before(struct qn_engine *e, const struct qn_step_item *items, int32_t n)
 {
     struct model *m = &e->model;
-    bool any = false, last = m->taps.n == 0;
+    bool any = false, last = m->taps.n == 0 && !e->assistant;
     for (int32_t i = 0; i < n; i++)
         any |= items[i].seq->mtp != NULL;
     for (int32_t i = 0; i < m->taps.n; i++)
@@ -269,21 +271,43 @@ void mtp_before(struct qn_engine *e, const struct qn_step_item *items, int32_t n
     m->taps.on = any && m->taps.n > 0;
 }
 
-/* A few states that were taken stay, for a target that goes back a little. */
-static void keep_states(struct qn_mtp *m, const struct tensor *hidden, int32_t row, int32_t n)
+/* Rows [row, row + n) of hidden are those of the tokens from pos on. A few states that were taken
+ * stay, for a target that goes back a little. */
+static void keep_states(struct qn_mtp *m, const struct tensor *hidden, int32_t row, int32_t n,
+                        int32_t pos)
 {
-    if (kept_end(m->states) - kept_first(m->states) + n > 2 * MAX_ROWS)
+    if (kept_end(m->states) - kept_first(m->states) + n > m->seq->e->state_rows)
         kept_forget(m->states, m->next - QN_ROLLBACK);
-    kept_add(m->states, hidden, row, n, qn_seq_len(m->seq));
+    kept_add(m->states, hidden, row, n, pos);
+}
+
+/* Of an item's rows only the wanted ones, which are its last, have states. */
+static void keep_wanted(const struct qn_engine *e, const struct qn_step_item *items, int32_t n)
+{
+    int32_t row = 0;
+    for (int32_t i = 0; i < n; row += items[i++].n_logits) {
+        struct qn_mtp *m = items[i].seq->mtp;
+        int32_t end = qn_seq_len(items[i].seq) + items[i].n_ids, k = items[i].n_logits;
+        if (m && k)
+            keep_states(m, e->model.hidden, row, k, end - k);
+        else if (m) {
+            kept_truncate(m->states, 0);
+            kept_truncate(m->states, end);
+        }
+    }
 }
 
 void mtp_after(struct qn_engine *e, const struct qn_step_item *items, int32_t n)
 {
     const struct tensor *states = e->model.taps.n ? e->model.taps.t : e->model.hidden;
     int32_t row = 0;
+    if (e->assistant) {
+        keep_wanted(e, items, n);
+        return;
+    }
     for (int32_t i = 0; i < n; row += items[i++].n_ids)
         if (items[i].seq->mtp)
-            keep_states(items[i].seq->mtp, states, row, items[i].n_ids);
+            keep_states(items[i].seq->mtp, states, row, items[i].n_ids, qn_seq_len(items[i].seq));
 }
 
 /* ---- steps -----------------------------------------------------------------------------------
@@ -298,9 +322,9 @@ static enum qn_status check_item(const struct qn_engine *e, const struct qn_mtp_
         QN_FAIL(err, QN_BAD_INPUT, "mtp",
                 "item %d: %d ids, %d rows of logits, %d drafts; at most %d ids and %d drafts", i,
                 it->n_ids, it->n_logits, it->n_draft, MAX_ROWS, QN_MTP_DRAFT_MAX);
-    if (e->dspark && (it->n_logits || it->own))
+    if ((e->dspark || e->assistant) && (it->n_logits || it->own))
         QN_FAIL(err, QN_UNSUPPORTED, "mtp",
-                "item %d: a block drafter gives no logits and continues no guesses", i);
+                "item %d: a draft model gives no logits and continues no guesses", i);
     for (int32_t j = 0; j < it->n_ids; j++)
         if (it->ids[j] < 0 || it->ids[j] >= e->info.n_vocab)
             QN_FAIL(err, QN_BAD_INPUT, "mtp", "item %d: token id %d; ids are 0 to %d", i,
@@ -442,13 +466,14 @@ enum qn_status qn_mtp_step(struct qn_engine *e, struct qn_mtp_item *items, int32
     for (int32_t i = 0; i < n; i++)
         depth = items[i].n_draft > depth ? items[i].n_draft : depth;
     unsigned fp = cpu_fp_begin();
-    if (e->dspark) {
-        enum qn_status block = dspark_step(e, items, n, err);
-        cpu_fp_restore(fp);
-        return block;
-    }
-    enum qn_status st = first_run(e, items, n, err);
-    for (int32_t k = 1; k < depth && st == QN_OK; k++)
+    enum qn_status st = QN_OK;
+    if (e->assistant)
+        assistant_step(e, items, n);
+    else if (e->dspark)
+        st = dspark_step(e, items, n, err);
+    else
+        st = first_run(e, items, n, err);
+    for (int32_t k = 1; k < depth && st == QN_OK && !e->dspark && !e->assistant; k++)
         st = next_run(e, items, n, k, err);
     cpu_fp_restore(fp);
     return st;

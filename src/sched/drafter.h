@@ -68,6 +68,8 @@ extern const struct drafter_ops drafter_ngram;
 extern const struct drafter_ops drafter_mtp;
 /* A block drafter, loaded in a head's place; self likewise. */
 extern const struct drafter_ops drafter_dspark;
+/* A draft model of queries only, likewise. */
+extern const struct drafter_ops drafter_assistant;
 /* A second model; self: a struct spec_model, which goes with it. */
 extern const struct drafter_ops drafter_model;
 struct spec_model;

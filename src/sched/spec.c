@@ -67,10 +67,13 @@ static enum qn_status choose_kind(struct spec *sp, const struct spec_params *p, 
         return QN_OK;
     case SPEC_MTP:
     case SPEC_DSPARK:
+    case SPEC_ASSISTANT:
         if (!lm->ops->mtp_step)
             QN_FAIL(err, QN_UNSUPPORTED, WHERE, "this model has no draft head (mtp.safetensors)");
         sp->target = *lm;
-        sp->ops = p->kind == SPEC_MTP ? &drafter_mtp : &drafter_dspark;
+        sp->ops = p->kind == SPEC_MTP      ? &drafter_mtp
+                  : p->kind == SPEC_DSPARK ? &drafter_dspark
+                                           : &drafter_assistant;
         sp->self = &sp->target;
         return QN_OK;
     case SPEC_MODEL: {

@@ -15,7 +15,15 @@
 /* Rows of guesses in one step, over all answers: bounds the memory of their logits. */
 #define SPEC_STEP_ROWS 48
 
-enum spec_kind { SPEC_OFF, SPEC_NGRAM, SPEC_MTP, SPEC_MODEL, SPEC_DSPARK, SPEC_CUSTOM };
+enum spec_kind {
+    SPEC_OFF,
+    SPEC_NGRAM,
+    SPEC_MTP,
+    SPEC_MODEL,
+    SPEC_DSPARK,
+    SPEC_ASSISTANT,
+    SPEC_CUSTOM
+};
 
 struct spec_params {
     enum spec_kind kind;

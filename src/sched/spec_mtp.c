@@ -76,3 +76,14 @@ const struct drafter_ops drafter_dspark = {
     .draft = draft,
     .fed = fed,
 };
+
+const struct drafter_ops drafter_assistant = {
+    .name = "assistant",
+    .n_draft = 8,
+    .costs = true,
+    .lag = 64,
+    .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},
+    .open = open,
+    .draft = draft,
+    .fed = fed,
+};

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from conftest import SHARED
+from conftest import SHARED, write_tokenizer
 from test_serve import serve  # noqa: F401  a fixture
 
 # What a block drafter for the fixture `model` looks like: 4 layers of 128, 512 tokens.
@@ -29,6 +29,51 @@ SHAPES = {"embed_tokens.weight": (512, 128), "lm_head.weight": (512, 128), "fc.w
           "layers.0.mlp.gate_proj.weight": (64, 128), "layers.0.mlp.up_proj.weight": (64, 128),
           "layers.0.mlp.down_proj.weight": (128, 64), "layers.0.input_layernorm.weight": (128,),
           "layers.0.post_attention_layernorm.weight": (128,)}
+
+# A Gemma 4 of the fixture's tokens, and a draft model that reads its keys and values.
+GEMMA = dict(model_type="gemma4_text", vocab_size=258, hidden_size=64, intermediate_size=64,
+             num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"],
+             num_kv_shared_layers=0, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+             global_head_dim=32, rms_norm_eps=1e-6, max_position_embeddings=4096,
+             sliding_window=16, tie_word_embeddings=True, hidden_size_per_layer_input=0,
+             use_double_wide_mlp=False, final_logit_softcapping=None,
+             rope_parameters={
+                 "full_attention": dict(rope_type="proportional", partial_rotary_factor=0.25,
+                                        rope_theta=1000000.0),
+                 "sliding_attention": dict(rope_type="default", rope_theta=10000.0)})
+ASSISTANT = dict(model_type="gemma4_assistant", backbone_hidden_size=64,
+                 use_ordered_embeddings=False, tie_word_embeddings=True,
+                 text_config=dict(GEMMA, hidden_size=32, num_kv_shared_layers=2))
+
+
+def gemma_shapes(c, own):
+    """Of a model; own: its layers have keys and values of their own."""
+    h, f, k = c["hidden_size"], c["intermediate_size"], c["num_key_value_heads"]
+    out = {"model.embed_tokens.weight": (c["vocab_size"], h), "model.norm.weight": (h,)}
+    for i, d in enumerate((c["head_dim"], c["global_head_dim"])):
+        q = c["num_attention_heads"] * d
+        layer = {"self_attn.q_proj.weight": (q, h), "self_attn.o_proj.weight": (h, q),
+                 "self_attn.q_norm.weight": (d,), "mlp.gate_proj.weight": (f, h),
+                 "mlp.up_proj.weight": (f, h), "mlp.down_proj.weight": (h, f), "layer_scalar": (1,)}
+        if own:
+            layer.update({"self_attn.k_proj.weight": (k * d, h), "self_attn.k_norm.weight": (d,),
+                          "self_attn.v_proj.weight": (k * d, h)})
+        for n in ("input", "post_attention", "pre_feedforward", "post_feedforward"):
+            layer[n + "_layernorm.weight"] = (h,)
+        out.update({f"model.layers.{i}.{n}": s for n, s in layer.items()})
+    return out
+
+
+def write_assistant(folder, config=ASSISTANT):
+    shapes = dict(gemma_shapes(ASSISTANT["text_config"], False),
+                  **{"pre_projection.weight": (32, 128), "post_projection.weight": (64, 32)})
+    return write_drafter(folder, config, shapes)
+
+
+def write_gemma(folder):
+    write_drafter(folder, GEMMA, gemma_shapes(GEMMA, True))
+    write_tokenizer(folder, 257)
+    return folder
 
 
 def write_drafter(folder, config=DSPARK, shapes=SHAPES):
@@ -57,10 +102,13 @@ def options(kind, model, tmp_path):
         args += ["--draft-model", model]
     if kind == "dspark":
         args += ["--draft-model", write_drafter(tmp_path / "drafter")]
+    if kind == "assistant":
+        model = write_gemma(tmp_path / "gemma")
+        args += ["--draft-model", write_assistant(tmp_path / "drafter")]
     return model, args
 
 
-@pytest.mark.parametrize("kind", ["ngram", "mtp", "two-model", "dspark"])
+@pytest.mark.parametrize("kind", ["ngram", "mtp", "two-model", "dspark", "assistant"])
 def test_isolated_with_guesses(serve, model, tmp_path, kind):  # noqa: F811
     target, args = options(kind, model, tmp_path)
     body = {"prompt": "abcabcabcabcabcabcabc", "max_tokens": 48, "temperature": 0, "logprobs": 2,
@@ -92,6 +140,26 @@ def test_refusals(quern, model, tmp_path):
          "target_layer_ids[1] is 4"),
     ]
     for args, words in cases:
-        for where in ([], ["--isolate"]):
-            r = quern("serve", model, "--port", "0", *args, *where)
-            assert r.returncode == 1 and words in re.sub(r"\s+", " ", r.stderr), (args, where, r)
+        check_refused(quern, model, args, words)
+
+
+def check_refused(quern, model, args, words):
+    for where in ([], ["--isolate"]):
+        r = quern("serve", model, "--port", "0", *args, *where)
+        assert r.returncode == 1 and words in re.sub(r"\s+", " ", r.stderr), (args, where, r)
+
+
+def test_refused_assistants(quern, model, tmp_path):
+    gemma = write_gemma(tmp_path / "gemma")
+    wide = dict(ASSISTANT, backbone_hidden_size=128)
+    kind = ["--draft-kind", "assistant"]
+    good = write_assistant(tmp_path / "a")
+    cases = [
+        (gemma, kind, "needs --draft-model"),
+        (gemma, [*kind, "--draft-model", gemma], "no draft model that reads the model's keys"),
+        (model, [*kind, "--draft-model", good], "guesses for gemma4 models"),
+        (gemma, [*kind, "--draft-model", write_assistant(tmp_path / "b", wide)],
+         "backbone_hidden_size 128; the model's hidden_size is 64"),
+    ]
+    for target, args, words in cases:
+        check_refused(quern, target, args, words)

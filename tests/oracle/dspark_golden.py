@@ -160,10 +160,10 @@ def load_target(folder):
     return model
 
 
-def what_follows(model, vocab):
+def what_follows(model, vocab, lines=40):
     """The part of each token among those that follow another in greedy answers."""
     seen = np.zeros((vocab, vocab))
-    for i in range(40):
+    for i in range(lines):
         ids = [int(t) for t in np.random.default_rng(500 + i).integers(2, vocab, 8)]
         cache = make_prompt_cache(model)
         row = model(mx.array(ids)[None], cache=cache)[0, -1]

@@ -443,6 +443,18 @@ static void test_blocks(void **state)
     draft_kind = QN_DRAFT_NONE;
 }
 
+static void test_assistants(void **state)
+{
+    int64_t right = 0;
+    draft_kind = QN_DRAFT_ASSISTANT;
+    draft_dir = TINY_DIR "/../draft/assistant-q4";
+    right += check_head(TINY_DIR "/gemma4-ple-q4", SPEC_ASSISTANT);
+    draft_dir = TINY_DIR "/../draft/assistant-ordered";
+    right += check_head(TINY_DIR "/gemma4-experts-q4", SPEC_ASSISTANT);
+    draft_kind = QN_DRAFT_NONE;
+    assert_true(right > 0);
+}
+
 static void test_pages(void **state)
 {
     check_model("llama-tied-llama3-q4");
@@ -482,10 +494,10 @@ static void test_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages),   cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_latents), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_heads),   cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_pages),      cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_latents),    cmocka_unit_test(test_states),
+        cmocka_unit_test(test_heads),      cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_assistants), cmocka_unit_test(test_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
