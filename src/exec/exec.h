@@ -156,8 +156,8 @@ struct kv_layer {
 /* States the model's layers, once, before the first sequence. */
 enum qn_status kv_setup(struct exec *ex, const struct kv_layer *layers, int32_t n_layer,
                         struct qn_err *err);
-/* Instead: ex, an exec beside `of`, reads the memory of its sequences (exec_begin_past), of which it
- * holds nothing itself. `of` is set up. */
+/* Instead: ex, an exec beside `of`, reads the memory of its sequences (exec_begin_past) and holds
+ * none itself. `of` is set up. */
 enum qn_status kv_borrow(struct exec *ex, const struct exec *of, struct qn_err *err);
 size_t kv_token_bytes(const struct exec *ex);
 /* Bytes of recurrent state a sequence carries whatever its length; a sequence holds it twice. */
@@ -190,8 +190,8 @@ void exec_commit(struct exec *ex);
 void exec_cancel(struct exec *ex);
 /* Instead of exec_begin: rows of no sequence, for operations that need none; all are wanted. */
 void exec_begin_rows(struct exec *ex, const int32_t *ids, int32_t n);
-/* Instead, with borrowed memory: a row ids[i] behind the last token of each of n sequences, of which
- * it sees what is there (SEES_PAST, ATTN_KV_KEPT), at least one token; nothing is appended. All rows
+/* Instead, with borrowed memory: a row ids[i] behind the last token of each of n sequences, that
+ * sees what is there (SEES_PAST, ATTN_KV_KEPT), at least one token; nothing is appended. All rows
  * are wanted. */
 void exec_begin_past(struct exec *ex, struct kv_seq *const *seqs, const int32_t *ids, int32_t n);
 int32_t exec_wanted(const struct exec *ex); /* rows whose logits are wanted */

@@ -104,7 +104,7 @@ static void step(struct pair *p, const int32_t *ids, int32_t n, int32_t n_logits
     CHECK_OK(qn_engine_step(p->e, &it, 1, &err), err);
 }
 
-/* Behind the tokens of the sequence and the next of ids; all states but the last are taken before. */
+/* Behind the tokens of the sequence and the next of ids; states but the last are taken before. */
 static struct guesses guess(struct pair *p, const int32_t *ids, int32_t n)
 {
     struct guesses g = {.n = n};
