@@ -121,10 +121,6 @@ static enum qn_status load_weights(struct qn_engine *e, struct loader *l, const 
     QN_TRY(load_matrix(l, &s->post, wide, d->n_embd, err, "post_projection"));
     QN_TRY(load_clusters(e, l, c, err));
     QN_TRY(d->family->load(d, l, err));
-    QN_TRY(loader_done(l, err));
-    struct loader_totals t;
-    loader_totals(l, &t);
-    e->info.weight_bytes += t.packed_bytes;
     QN_TRY(tensor_create(d->ex, d->n_embd, &d->hidden_in, err));
     QN_TRY(tensor_create(d->ex, wide, &s->token, err));
     QN_TRY(tensor_create(d->ex, wide, &s->state, err));
@@ -140,19 +136,10 @@ static enum qn_status load_folder(struct qn_engine *e, const char *dir, const st
                                   struct qn_err *err)
 {
     struct model *d = &e->draft;
-    struct st *st = NULL;
-    struct loader *l = NULL;
     QN_TRY(read_config(e, c, err));
     QN_TRY(exec_create_beside(e->ex, e->info.n_ctx, &d->ex, err));
     QN_TRY(kv_borrow(d->ex, e->ex, err));
-    QN_TRY(st_open(dir, &st, err));
-    enum qn_status s = loader_create(d->ex, st, c, &l, err);
-    if (s == QN_OK)
-        s = load_weights(e, l, c, err);
-    loader_free(l);
-    exec_quiesce(d->ex); /* a late thread may still read the mapped files */
-    st_free(st);
-    return s;
+    return draft_load_folder(e, dir, c, load_weights, err);
 }
 
 enum qn_status assistant_load(struct qn_engine *e, const struct qn_engine_params *p,

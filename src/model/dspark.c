@@ -195,7 +195,8 @@ static enum qn_status create_tensors(struct qn_engine *e, struct qn_err *err)
     return QN_OK;
 }
 
-static enum qn_status load_weights(struct qn_engine *e, struct loader *l, struct qn_err *err)
+static enum qn_status load_weights(struct qn_engine *e, struct loader *l, const struct json *c,
+                                   struct qn_err *err)
 {
     static const char *const names[][2] = {{"model.layers.", "layers."},
                                            {"model.norm.", "norm."},
@@ -211,10 +212,6 @@ static enum qn_status load_weights(struct qn_engine *e, struct loader *l, struct
     enum qn_status st = d->family->load(d, l, err);
     loader_alias(l, NULL, NULL);
     QN_TRY(st);
-    QN_TRY(loader_done(l, err));
-    struct loader_totals t;
-    loader_totals(l, &t);
-    e->info.weight_bytes += t.packed_bytes;
     return create_tensors(e, err);
 }
 
@@ -222,19 +219,10 @@ static enum qn_status load_folder(struct qn_engine *e, const char *dir, const st
                                   struct qn_err *err)
 {
     struct model *d = &e->draft;
-    struct st *st = NULL;
-    struct loader *l = NULL;
     QN_TRY(read_config(e, c, err));
     QN_TRY(exec_create_beside(e->ex, e->info.n_ctx + QN_MTP_DRAFT_MAX, &d->ex, err));
     QN_TRY(kv_setup(d->ex, d->kv, d->n_layer, err));
-    QN_TRY(st_open(dir, &st, err));
-    enum qn_status s = loader_create(d->ex, st, c, &l, err);
-    if (s == QN_OK)
-        s = load_weights(e, l, err);
-    loader_free(l);
-    exec_quiesce(d->ex); /* a late thread may still read the mapped files */
-    st_free(st);
-    return s;
+    return draft_load_folder(e, dir, c, load_weights, err);
 }
 
 enum qn_status dspark_load(struct qn_engine *e, const struct qn_engine_params *p,

@@ -65,6 +65,15 @@ void mtp_cut(struct qn_seq *s, int32_t n);
 /* The state that m's next row takes: those that are gone before their token came are left out. */
 int32_t mtp_next_state(const struct qn_mtp *m);
 
+/* Draft models in folders of their own: opens dir's tensors for e->draft, whose exec and memory are
+ * set up, has `fill` load all of them, refuses what is left over, and counts the bytes kept. c: the
+ * folder's config.json. */
+struct loader;
+typedef enum qn_status draft_fill(struct qn_engine *e, struct loader *l, const struct json *c,
+                                  struct qn_err *err);
+enum qn_status draft_load_folder(struct qn_engine *e, const char *dir, const struct json *c,
+                                 draft_fill *fill, struct qn_err *err);
+
 /* ---- dspark.c -------------------------------------------------------------------------------- */
 
 /* Loads the block drafter in params' draft_dir. */

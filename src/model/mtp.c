@@ -96,6 +96,28 @@ void mtp_unload(struct qn_engine *e)
     free(e->draft_logits);
 }
 
+enum qn_status draft_load_folder(struct qn_engine *e, const char *dir, const struct json *c,
+                                 draft_fill *fill, struct qn_err *err)
+{
+    struct st *st = NULL;
+    struct loader *l = NULL;
+    struct loader_totals t;
+    QN_TRY(st_open(dir, &st, err));
+    enum qn_status s = loader_create(e->draft.ex, st, c, &l, err);
+    if (s == QN_OK)
+        s = fill(e, l, c, err);
+    if (s == QN_OK)
+        s = loader_done(l, err);
+    if (s == QN_OK) {
+        loader_totals(l, &t);
+        e->info.weight_bytes += t.packed_bytes;
+    }
+    loader_free(l);
+    exec_quiesce(e->draft.ex); /* a late thread may still read the mapped files */
+    st_free(st);
+    return s;
+}
+
 bool qn_mtp_available(const struct qn_engine *e)
 {
     return e->draft.ex != NULL;
