@@ -248,16 +248,18 @@ static void moe_run(const void *args, int i, const struct pool_region *r, void *
             dst[(size_t)m * ldd + (size_t)c] += bias[c];
 }
 
-/* Fills the table of pieces; how many there are, counting on past its end. */
-static int32_t cut(struct moe *moe, const struct moe_args *a, int32_t n_part)
+/* Fills the table of pieces; how many there are, counting on past its end. *reads: of matrices. */
+static int32_t cut(struct moe *moe, const struct moe_args *a, int32_t n_part, int32_t *reads)
 {
     int32_t n = 0;
+    *reads = 0;
     for (int32_t e = 0; e < moe->shape.n_expert; e++)
         for (int32_t m0 = moe->first[e]; m0 < moe->first[e + 1]; m0 += PANEL)
             for (int32_t p = 0; p < n_part; p++) {
                 int32_t left = moe->first[e + 1] - m0, per = a->part[p].blocks_chunk;
                 struct moe_piece w = {m0, left < PANEL ? left : PANEL, e, 0, p};
                 int32_t chunks = (pack_n_block(a->part[p].pk.n) + per - 1) / per;
+                ++*reads;
                 for (; w.chunk < chunks; w.chunk++, n++)
                     if (n < POOL_CHUNK_MAX)
                         __atomic_store_n(&moe->pieces[n], piece_code(&w), __ATOMIC_RELAXED);
@@ -296,13 +298,12 @@ static void products(struct exec *ex, struct moe *moe, struct tensor *dst,
         p->blocks_chunk = blocks < 1 ? 1 : (int32_t)blocks;
         col += w->pk.n;
     }
-    int32_t n;
-    while ((n = cut(moe, &a, n_part)) > POOL_CHUNK_MAX)
+    int32_t n, reads;
+    while ((n = cut(moe, &a, n_part, &reads)) > POOL_CHUNK_MAX)
         for (int32_t i = 0; i < n_part; i++)
             a.part[i].blocks_chunk *= 2;
     struct pool_job job = {moe_regions, moe_run, &a, sizeof a, n};
-    for (int32_t i = 0; i < n; i++)
-        moe->n_read += piece_at(&a, i).chunk == 0;
+    moe->n_read += reads;
     pool_run(ex->pool, &job);
 }
 

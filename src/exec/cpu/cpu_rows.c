@@ -192,16 +192,6 @@ void cpu_glu(struct exec *ex, struct tensor *dst, const struct tensor *gu, enum 
     rows_run(ex, &j, glu_one);
 }
 
-void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src)
-{
-    QN_ASSERT(dst != src && dst->cols == src->cols);
-    dst->rows = ex->step.n_wanted;
-    for (int32_t i = 0; i < dst->rows; i++)
-        memcpy(dst->p + (size_t)i * (size_t)dst->cols,
-               src->p + (size_t)ex->step.wanted[i] * (size_t)src->cols,
-               (size_t)dst->cols * sizeof(float));
-}
-
 void cpu_pick(struct exec *ex, struct tensor *dst, const struct tensor *src, const int32_t *rows,
               int32_t n)
 {
@@ -212,6 +202,11 @@ void cpu_pick(struct exec *ex, struct tensor *dst, const struct tensor *src, con
         QN_ASSERT(rows[i] >= 0 && rows[i] < src->rows);
         memcpy(dst->p + (size_t)i * cols, src->p + (size_t)rows[i] * cols, cols * sizeof(float));
     }
+}
+
+void cpu_take(struct exec *ex, struct tensor *dst, const struct tensor *src)
+{
+    cpu_pick(ex, dst, src, ex->step.wanted, ex->step.n_wanted);
 }
 
 void cpu_place(struct exec *ex, struct tensor *dst, int32_t col, const struct tensor *src)
