@@ -240,6 +240,7 @@ struct qn_disk_stats {
     int64_t failed;                    /* writes that came to nothing */
     int64_t damaged, evicted;          /* records that failed a check; that were aged away */
     int64_t restores, restored_tokens, restored_bytes, restore_us;
+    int64_t restored_draft_tokens; /* of the draft head's memory */
 };
 
 struct qn_cache_stats {

@@ -275,6 +275,7 @@ static void stats_disk(struct jw *w, const struct qn_disk_stats *d)
     jw_ki64(w, "evicted_records", d->evicted);
     jw_ki64(w, "restores", d->restores);
     jw_ki64(w, "restored_tokens", d->restored_tokens);
+    jw_ki64(w, "restored_draft_tokens", d->restored_draft_tokens);
     jw_ki64(w, "restored_bytes", d->restored_bytes);
     jw_kreal(w, "restore_seconds", (double)d->restore_us / 1e6);
     jw_obj_end(w);

@@ -156,6 +156,7 @@ static bool chain_of(const struct dtree *t, struct dnode *last, int32_t m, struc
         end = from_of(n);
     }
     out->n_usable = kv_shapes_usable(t->ex, out->shapes, out->n, m);
+    out->tail = last->tail && m == end_of(last) && out->n_usable == m;
     return true;
 }
 
@@ -163,7 +164,9 @@ static bool better(const struct dchain *a, const struct dchain *b, bool most)
 {
     int32_t first = most ? a->n_match - b->n_match : a->n_usable - b->n_usable;
     int32_t second = most ? a->n_usable - b->n_usable : a->n_match - b->n_match;
-    return first > 0 || (first == 0 && second > 0);
+    if (first != 0 || second != 0)
+        return first > 0 || (first == 0 && second > 0);
+    return a->tail && !b->tail;
 }
 
 /* One of the nodes that the line goes into; how far. */

@@ -18,6 +18,7 @@ struct dnode {
     struct record_name name;
     struct kv_shape shape;     /* from and end are in it */
     int32_t *ids;              /* [end - from] */
+    bool tail;                 /* its record has the tail of where it ends (tier.h) */
     bool waits;                /* its record is not written yet */
     bool dead;                 /* gone, but its record is still in the writer's hands */
     char ns[DTREE_NS_MAX + 1]; /* of a root */
@@ -44,6 +45,7 @@ struct dchain {
     int32_t n;
     int32_t n_match;  /* tokens of the line that they have */
     int32_t n_usable; /* of these, where a sequence can go on */
+    bool tail;        /* and a tail is there */
 };
 /* The chain that serves a sequence best; or, with `most`, the one that has most of the line. False:
  * no memory. Free with dchain_free. */

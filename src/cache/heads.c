@@ -54,11 +54,13 @@ static void part_free(void *self, void *part)
     free(p);
 }
 
-enum qn_status heads_part_make(struct heads *h, struct kv_prefix *kv, const float *state,
-                               void **out, struct qn_err *err)
+/* A part for the tree; kv is taken and marked, also on failure. state may be NULL. */
+static enum qn_status wrap(void *self, struct kv_prefix *kv, const void *state, void **out,
+                           struct qn_err *err)
 {
+    struct heads *h = self;
     struct part *p = fault_point("cache.alloc") ? NULL : calloc(1, sizeof *p);
-    size_t bytes = h->width * sizeof *state;
+    size_t bytes = h->width * sizeof *p->state;
     if (p && state)
         p->state = fault_point("cache.alloc") ? NULL : malloc(bytes);
     if (!p || (state && !p->state)) {
@@ -84,7 +86,7 @@ static enum qn_status part_make(void *self, void *src, int32_t from, int32_t n, 
     struct kv_prefix *kv;
     QN_TRY(kv_prefix_create(h->ex, src, from, n, &kv, err));
     bool end = h->have_state && n == h->end;
-    return heads_part_make(h, kv, end ? h->state : NULL, out, err);
+    return wrap(h, kv, end ? h->state : NULL, out, err);
 }
 
 static enum qn_status part_cut(void *self, const void *of, int32_t from, int32_t n, void **out,
@@ -94,7 +96,7 @@ static enum qn_status part_cut(void *self, const void *of, int32_t from, int32_t
     const struct part *p = of;
     struct kv_prefix *kv;
     QN_TRY(kv_prefix_part(h->ex, p->kv, from, n, &kv, err));
-    return heads_part_make(h, kv, n == kv_prefix_end(p->kv) ? p->state : NULL, out, err);
+    return wrap(h, kv, n == kv_prefix_end(p->kv) ? p->state : NULL, out, err);
 }
 
 static bool anywhere(void *self)
@@ -200,19 +202,24 @@ void heads_free(struct heads *h)
     free(h);
 }
 
-struct ptree *heads_tree(struct heads *h)
-{
-    return h->tree;
-}
-
-const struct kv_prefix *heads_part_kv(const void *part)
+static const struct kv_prefix *kv_of(const void *part)
 {
     return ((const struct part *)part)->kv;
 }
 
-const float *heads_part_state(const void *part)
+static const void *tail_of(const void *part)
 {
     return ((const struct part *)part)->state;
+}
+
+struct tier_tree heads_tree(struct heads *h)
+{
+    static const struct tier_parts parts = {.kv = kv_of, .tail = tail_of, .make = wrap};
+    return (struct tier_tree){.ex = h->ex,
+                              .tree = h->tree,
+                              .parts = &parts,
+                              .self = h,
+                              .tail_bytes = h->width * sizeof *h->state};
 }
 
 int64_t heads_bytes_idle(const struct heads *h)
@@ -273,6 +280,16 @@ static void resume(struct heads *h, const struct ptree_found *f, int32_t n, cons
         kv[i] = ((const struct part *)f->parts[i])->kv;
     if (kv_seq_from(h->ex, &(struct kv_chain){kv, n_part}, n, &seq, &ignored) == QN_OK)
         engine_mtp_resume(s, seq, state, &ignored);
+}
+
+bool heads_loading(struct heads *h, struct tier *t, const struct qn_line *line, int32_t len)
+{
+    char ns[PTREE_NS_MAX + 1];
+    if (!h || len < 1)
+        return false;
+    struct ptree_line rows = rows_of(line, line->n_ids, ns);
+    rows.n = len < rows.n ? len : rows.n;
+    return tier_loading(t, TIER_HEAD, &rows);
 }
 
 void heads_resume(struct heads *h, const struct qn_line *line, struct qn_seq *s)

@@ -12,7 +12,7 @@
 #ifndef CACHE_HEADS_H
 #define CACHE_HEADS_H
 
-#include "cache/ptree.h"
+#include "cache/tier.h"
 #include "quern.h"
 
 struct heads;
@@ -31,14 +31,11 @@ void heads_keep(struct heads *h, const struct qn_line *line, struct qn_seq *s);
 void heads_trim(struct heads *h, int64_t bytes); /* as ptree_trim; INT64_MAX: as ptree_settle */
 int64_t heads_bytes_idle(const struct heads *h);
 
-/* For a second tier: the tree, and what its parts are. A record of a part is its prefix's export
- * (kv.h) of the head's exec (engine_mtp_exec), and its state where there is one. */
-struct kv_prefix;
-struct ptree *heads_tree(struct heads *h);
-const struct kv_prefix *heads_part_kv(const void *part);
-const float *heads_part_state(const void *part); /* [engine_mtp_width]; NULL = none */
-/* A part for heads_tree's ptree_add; kv is taken and marked, also on failure. state may be NULL. */
-enum qn_status heads_part_make(struct heads *h, struct kv_prefix *kv, const float *state,
-                               void **out, struct qn_err *err);
+/* For a second tier: the tree and what its parts are, with the state as their tail; not the model,
+ * nor what it is about. */
+struct tier_tree heads_tree(struct heads *h);
+/* Whether rows of the line are on their way from the disk, for a sequence that will begin behind
+ * its first len tokens. */
+bool heads_loading(struct heads *h, struct tier *t, const struct qn_line *line, int32_t len);
 
 #endif

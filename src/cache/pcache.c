@@ -254,6 +254,30 @@ void qn_cache_trim(struct qn_cache *c, int64_t bytes)
 /* ---- the disk ---------------------------------------------------------------------------------
  */
 
+/* The trees that go to disk, with a line about each. */
+static enum qn_status describe(const struct qn_cache *c, const char *memo, struct tier_params *tp,
+                               struct buf about[TIER_SIDES], struct qn_err *err)
+{
+    const struct qn_model_info *info = qn_engine_info(c->e);
+    struct tier_tree *t = tp->trees;
+    t[TIER_MODEL] = (struct tier_tree){.ex = c->ex, .tree = c->tree};
+    buf_addf(&about[TIER_MODEL], "%s (%s, %lld bytes a token)\n", info->name, info->family,
+             (long long)info->kv_token_bytes);
+    QN_TRY(model_fingerprint(c->e, memo, t[TIER_MODEL].model.b, err));
+    if (c->heads) {
+        t[TIER_HEAD] = heads_tree(c->heads);
+        buf_addf(&about[TIER_HEAD], "draft head of %s (%lld bytes a token)\n", info->name,
+                 (long long)kv_full_token_bytes(t[TIER_HEAD].ex));
+        QN_TRY(model_head_fingerprint(c->e, memo, t[TIER_HEAD].model.b, err));
+    }
+    tp->n_tree = c->heads ? 2 : 1;
+    for (int32_t i = 0; i < tp->n_tree; i++) {
+        QN_TRY(buf_ok(&about[i], "a line", err));
+        t[i].about = buf_str(&about[i]);
+    }
+    return QN_OK;
+}
+
 enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_params *p,
                                   struct qn_err *err)
 {
@@ -261,21 +285,18 @@ enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_param
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
                 "a disk cache needs a folder, once, and a size of 0 or "
                 "more");
-    const struct qn_model_info *info = qn_engine_info(c->e);
-    struct tier_params tp = {.ex = c->ex, .tree = c->tree, .dir = p->dir, .max_bytes = p->bytes};
-    struct buf memo = BUF_INIT, about = BUF_INIT;
+    struct tier_params tp = {.dir = p->dir, .max_bytes = p->bytes};
+    struct buf memo = BUF_INIT, about[TIER_SIDES] = {BUF_INIT, BUF_INIT};
     QN_TRY(dir_make(p->dir, err));
     path_join(&memo, p->dir, "weights");
-    buf_addf(&about, "%s (%s, %lld bytes a token)\n", info->name, info->family,
-             (long long)info->kv_token_bytes);
-    enum qn_status st = buf_ok(memo.failed ? &memo : &about, "a path", err);
-    tp.about = buf_str(&about);
+    enum qn_status st = buf_ok(&memo, "a path", err);
     if (st == QN_OK)
-        st = model_fingerprint(c->e, buf_z(&memo), tp.model.b, err);
+        st = describe(c, buf_z(&memo), &tp, about, err);
     if (st == QN_OK)
         st = tier_open(&tp, &c->disk, err);
     buf_free(&memo);
-    buf_free(&about);
+    for (int i = 0; i < TIER_SIDES; i++)
+        buf_free(&about[i]);
     return st;
 }
 
@@ -287,7 +308,15 @@ int32_t qn_cache_tick(struct qn_cache *c, bool busy)
 bool qn_cache_loading(struct qn_cache *c, const struct qn_line *line)
 {
     struct ptree_line l = {line->ns, line->ids, line->n_ids > 0 ? line->n_ids - 1 : 0};
-    return c->disk && c->bytes_max && tier_loading(c->disk, &l);
+    struct ptree_found f;
+    if (!c->disk || !c->bytes_max)
+        return false;
+    if (tier_loading(c->disk, TIER_MODEL, &l))
+        return true;
+    if (!c->heads)
+        return false;
+    ptree_peek(c->tree, &l, &f); /* where the sequence will begin */
+    return heads_loading(c->heads, c->disk, line, f.n_usable);
 }
 
 bool qn_cache_flush(struct qn_cache *c, bool begin, struct qn_cache_flush *out)
@@ -325,6 +354,7 @@ static void disk_stats(const struct qn_cache *c, struct qn_disk_stats *out)
         .restored_tokens = s.restored_tokens,
         .restored_bytes = s.store.read_bytes,
         .restore_us = s.restore_us,
+        .restored_draft_tokens = s.restored_rows,
     };
 }
 

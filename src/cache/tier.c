@@ -1,8 +1,9 @@
 /*
- * tier.c - a tier's life and its way out: which nodes of the tree are not on disk yet, and handing
+ * tier.c - a tier's life and its way out: which nodes of the trees are not on disk yet, and handing
  * them to the store. The way back is tier_load.c.
  *
- * A record is a node's part without the pages of windows that its ancestors' records hold. A node's
+ * A record is a node's part without the pages of windows that its ancestors' records hold; where
+ * parts have tails, the last piece of a record may be one, and its note says so. A node's
  * mark says in which epoch it was seen to be on disk or on its way; when a write fails or a record
  * turns out to be gone, a new epoch begins and every node is looked at again.
  */
@@ -27,30 +28,50 @@ enum { FLUSH_LOOKS = 50 };
 
 /* A record in the store's hands. */
 struct put {
+    struct side *sd;
     struct kv_export *pages;
+    void *tail; /* a copy: its part may go before it is written */
     struct dnode *node;
 };
 
-/* ---- the note in a record: its shape, then the namespace ------------------------------------ */
+/* ---- the note in a record: its shape, whether it has a tail, the namespace ------------------- */
 
-enum { NOTE_MAX = KV_SHAPE_BYTES + DTREE_NS_MAX };
+enum { NOTE_MAX = KV_SHAPE_BYTES + 1 + DTREE_NS_MAX };
 
-static struct str note_write(uint8_t *p, const struct kv_shape *s, const char *ns)
+struct note {
+    struct kv_shape shape;
+    bool tail;
+    char ns[DTREE_NS_MAX + 1];
+};
+
+/* Of sides whose parts have no tails there is no byte for them. */
+static size_t note_head(const struct side *sd)
 {
-    size_t n = strlen(ns);
-    kv_shape_write(s, p);
-    memcpy(p + KV_SHAPE_BYTES, ns, n);
-    return (struct str){(char *)p, KV_SHAPE_BYTES + n};
+    return KV_SHAPE_BYTES + (sd->is.parts != NULL);
 }
 
-static bool note_read(const struct exec *ex, struct str note, struct kv_shape *s, char *ns)
+static struct str note_write(const struct side *sd, const struct kv_shape *s, bool tail,
+                             const char *ns, uint8_t p[NOTE_MAX])
 {
-    if (note.n < KV_SHAPE_BYTES || note.n > NOTE_MAX)
+    size_t n = strlen(ns), head = note_head(sd);
+    kv_shape_write(s, p);
+    if (sd->is.parts)
+        p[KV_SHAPE_BYTES] = tail;
+    memcpy(p + head, ns, n);
+    return (struct str){(char *)p, head + n};
+}
+
+static bool note_read(const struct side *sd, struct str note, struct note *out)
+{
+    const uint8_t *p = (const uint8_t *)note.p;
+    size_t head = note_head(sd);
+    *out = (struct note){0};
+    if (note.n < head || note.n > head + DTREE_NS_MAX || (sd->is.parts && p[KV_SHAPE_BYTES] > 1))
         return false;
-    size_t n = note.n - KV_SHAPE_BYTES;
-    memcpy(ns, note.p + KV_SHAPE_BYTES, n);
-    ns[n] = 0;
-    return strlen(ns) == n && kv_shape_read(ex, (const uint8_t *)note.p, KV_SHAPE_BYTES, s);
+    size_t n = note.n - head;
+    memcpy(out->ns, p + head, n);
+    out->tail = sd->is.parts && p[KV_SHAPE_BYTES];
+    return strlen(out->ns) == n && kv_shape_read(sd->is.ex, p, KV_SHAPE_BYTES, &out->shape);
 }
 
 /* ---- what the folder held at the start ------------------------------------------------------ */
@@ -62,7 +83,7 @@ struct names {
 };
 
 struct opening {
-    struct tier *t;
+    struct side *sd;
     struct names names;
     int64_t refused;
 };
@@ -99,34 +120,56 @@ static bool names_add(struct names *m, struct dnode *n)
 static void seen(void *arg, const struct record *r)
 {
     struct opening *o = arg;
-    struct tier *t = o->t;
-    struct kv_shape s;
-    char ns[DTREE_NS_MAX + 1];
+    struct side *sd = o->sd;
+    struct note note;
+    const struct kv_shape *s = &note.shape;
     struct dnode *parent = NULL, *n = NULL;
     bool root = record_name_none(&r->id.parent);
     if (!root && o->names.cap)
         parent = *name_slot(&o->names, &r->id.parent);
     int32_t *ids = malloc(((size_t)r->id.n_token + 1) * sizeof *ids);
-    if (ids && (root || parent) && note_read(t->ex, r->id.note, &s, ns) && s.from == r->id.from &&
-        s.end == r->id.from + r->id.n_token && s.end > s.from &&
-        (uint32_t)kv_shape_parts(t->ex, &s) == r->n_part) {
+    if (ids && (root || parent) && note_read(sd, r->id.note, &note) && s->from == r->id.from &&
+        s->end == r->id.from + r->id.n_token && s->end > s->from &&
+        (uint32_t)(kv_shape_parts(sd->is.ex, s) + note.tail) == r->n_part) {
         record_tokens(r, ids);
-        n = dtree_add(&t->disk, ns, parent, &s, ids);
+        n = dtree_add(&sd->disk, note.ns, parent, s, ids);
     }
     free(ids);
-    if (n)
-        n->name = r->name;
-    if (!n)
+    if (!n) {
         o->refused++;
-    else if (!names_add(&o->names, n))
-        dtree_drop(&t->disk, n);
+        return;
+    }
+    n->name = r->name;
+    n->tail = note.tail;
+    if (!names_add(&o->names, n))
+        dtree_drop(&sd->disk, n);
 }
 
-static void kept(void *self, struct ptree_node *node)
+static void kept(void *side, struct ptree_node *node)
 {
-    struct tier *t = self;
+    const struct side *sd = side;
     ptree_node_set_mark(node, 0);
-    t->dirty = true;
+    sd->t->dirty = true;
+}
+
+/* The folder is opened for the first side, and joined by the others. */
+static enum qn_status open_side(struct tier *t, const struct tier_params *p,
+                                const struct tier_tree *tree, struct qn_err *err)
+{
+    struct side *sd = &t->sides[t->n_side];
+    struct opening o = {.sd = sd};
+    *sd = (struct side){.t = t, .is = *tree, .disk = {.ex = tree->ex}};
+    sd->is.about = (struct str){0};
+    struct store_params sp = {
+        .dir = p->dir, .model = tree->model, .about = tree->about, .max_bytes = p->max_bytes};
+    enum qn_status s = t->store ? store_join(t->store, &tree->model, tree->about, seen, &o, err)
+                                : store_open(&sp, seen, &o, &t->store, err);
+    t->n_side++;
+    free(o.names.slots);
+    if (s == QN_OK && o.refused)
+        log_line(LOG_WARN, "store", "%s: %lld records do not fit this model's memory; left out",
+                 p->dir, (long long)o.refused);
+    return s;
 }
 
 enum qn_status tier_open(const struct tier_params *p, struct tier **out, struct qn_err *err)
@@ -134,27 +177,23 @@ enum qn_status tier_open(const struct tier_params *p, struct tier **out, struct 
     struct tier *t = calloc(1, sizeof *t);
     if (!t)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "out of memory");
-    t->ex = p->ex;
-    t->tree = p->tree;
-    t->disk.ex = p->ex;
-    t->anywhere = !kv_end_bytes(p->ex);
+    t->anywhere = !kv_end_bytes(p->trees[0].ex);
     t->epoch = 1;
     t->dirty = true;
-    struct store_params sp = {
-        .dir = p->dir, .model = p->model, .about = p->about, .max_bytes = p->max_bytes};
-    struct opening o = {.t = t};
-    enum qn_status s = store_open(&sp, seen, &o, &t->store, err);
-    free(o.names.slots);
-    if (s == QN_OK && o.refused)
-        log_line(LOG_WARN, "store", "%s: %lld records do not fit this model's memory; left out",
-                 p->dir, (long long)o.refused);
+    enum qn_status s = QN_OK;
+    for (int32_t i = 0; s == QN_OK && i < p->n_tree; i++)
+        s = open_side(t, p, &p->trees[i], err);
     if (s == QN_OK)
         s = load_open(t, err);
     if (s != QN_OK) {
         tier_close(t);
         return s;
     }
-    ptree_set_tier(t->tree, &(struct ptree_tier){.self = t, .kept = kept, .find = load_find});
+    for (int32_t i = 0; i < t->n_side; i++) {
+        struct side *sd = &t->sides[i];
+        struct ptree_tier calls = {.self = sd, .kept = kept, .find = load_find};
+        ptree_set_tier(sd->is.tree, &calls);
+    }
     *out = t;
     return QN_OK;
 }
@@ -167,15 +206,16 @@ void tier_again(struct tier *t)
     t->dirty = true;
 }
 
-void tier_forget(struct tier *t, struct dnode *n)
+void tier_forget(struct side *sd, struct dnode *n)
 {
-    dtree_drop(&t->disk, n);
-    tier_again(t);
+    dtree_drop(&sd->disk, n);
+    tier_again(sd->t);
 }
 
-static void put_free(struct tier *t, struct put *p)
+static void put_free(struct put *p)
 {
-    kv_export_free(t->ex, p->pages);
+    kv_export_free(p->sd->is.ex, p->pages);
+    free(p->tail);
     free(p);
 }
 
@@ -190,9 +230,9 @@ static void put_end(struct tier *t, struct put *p, bool durable)
         dnode_free(n);
     } else if (!durable) {
         t->n_failed++;
-        tier_forget(t, n);
+        tier_forget(p->sd, n);
     }
-    put_free(t, p);
+    put_free(p);
 }
 
 static void reap(struct tier *t)
@@ -207,11 +247,11 @@ static void reap(struct tier *t)
 }
 
 /* Pages of windows that the chain before a record holds already need not be in it too. */
-static void leave_out(const struct tier *t, const struct dchain *before, struct kv_shape *s)
+static void leave_out(const struct exec *ex, const struct dchain *before, struct kv_shape *s)
 {
-    for (int32_t g = 0; g < kv_n_group(t->ex); g++) {
+    for (int32_t g = 0; g < kv_n_group(ex); g++) {
         int32_t whole = s->from / KV_PAGE;
-        while (kv_group_window(t->ex, g) && s->runs[g].n && s->runs[g].first < whole &&
+        while (kv_group_window(ex, g) && s->runs[g].n && s->runs[g].first < whole &&
                kv_shapes_page(before->shapes, before->n, g, s->runs[g].first, s->from) >= 0) {
             s->runs[g].first++;
             s->runs[g].n--;
@@ -222,11 +262,11 @@ static void leave_out(const struct tier *t, const struct dchain *before, struct 
 }
 
 /* Of the pieces of an export of shape `all`, those of `s`; how many. */
-static int32_t choose_parts(const struct tier *t, const struct kv_shape *all,
+static int32_t choose_parts(const struct exec *ex, const struct kv_shape *all,
                             const struct kv_shape *s, const struct iovec *from, struct iovec *out)
 {
     int32_t n = 0;
-    for (int32_t g = 0; g < kv_n_group(t->ex); g++)
+    for (int32_t g = 0; g < kv_n_group(ex); g++)
         for (int32_t i = 0; i < all->runs[g].n; i++, from++) {
             int32_t page = all->runs[g].first + i;
             if (page >= s->runs[g].first && page < s->runs[g].first + s->runs[g].n)
@@ -242,108 +282,136 @@ struct job {
     const struct kv_prefix *p;
     const struct ptree_line *line;
     const struct dchain *before; /* the records that it continues, up to its first token */
+    const void *tail;            /* NULL = none */
     bool now;
 };
 
-static enum store_answer hand_over(struct tier *t, const struct job *j,
+static enum store_answer hand_over(struct side *sd, const struct job *j,
                                    const struct kv_shape *shape, struct put *p)
 {
     struct kv_shape all;
     uint8_t note[NOTE_MAX];
     int32_t n;
     const struct iovec *from = kv_export_parts(p->pages, &n);
-    struct iovec *parts = calloc((size_t)n + 1, sizeof *parts);
+    struct iovec *parts = calloc((size_t)n + 2, sizeof *parts);
     if (!parts)
         return STORE_FULL;
     kv_prefix_shape(j->p, &all);
     struct store_item item = {
-        .id = {.from = shape->from,
+        .id = {.model = sd->is.model,
+               .from = shape->from,
                .n_token = shape->end - shape->from,
                .tokens = j->line->ids + shape->from,
-               .note = note_write(note, shape, j->line->ns)},
+               .note = note_write(sd, shape, p->tail != NULL, j->line->ns, note)},
         .parts = parts,
-        .n_part = choose_parts(t, &all, shape, from, parts),
+        .n_part = choose_parts(sd->is.ex, &all, shape, from, parts),
         .owner = p,
         .now = j->now,
     };
+    if (p->tail)
+        parts[item.n_part++] = (struct iovec){p->tail, sd->is.tail_bytes};
     if (j->before->n)
         item.id.parent = j->before->v[j->before->n - 1]->name;
-    enum store_answer a = store_put(t->store, &item, &p->node->name);
+    enum store_answer a = store_put(sd->t->store, &item, &p->node->name);
     free(parts);
     return a;
 }
 
+static bool copy_tail(struct put *p, const void *tail)
+{
+    if (!tail)
+        return true;
+    p->tail = malloc(p->sd->is.tail_bytes);
+    if (p->tail)
+        memcpy(p->tail, tail, p->sd->is.tail_bytes);
+    return p->tail != NULL;
+}
+
 /* One record goes to the store. */
-static enum store_answer put(struct tier *t, const struct job *j)
+static enum store_answer put(struct side *sd, const struct job *j)
 {
     struct qn_err ignored;
     struct kv_shape shape;
     struct put *p = calloc(1, sizeof *p);
     if (!p)
         return STORE_FULL;
+    p->sd = sd;
     kv_prefix_shape(j->p, &shape);
-    leave_out(t, j->before, &shape);
-    p->node = dtree_add(&t->disk, j->line->ns, j->before->n ? j->before->v[j->before->n - 1] : NULL,
-                        &shape, j->line->ids + shape.from);
+    leave_out(sd->is.ex, j->before, &shape);
+    p->node =
+        dtree_add(&sd->disk, j->line->ns, j->before->n ? j->before->v[j->before->n - 1] : NULL,
+                  &shape, j->line->ids + shape.from);
     enum store_answer a = STORE_FULL;
-    if (p->node && kv_export_create(t->ex, j->p, &p->pages, &ignored) == QN_OK)
-        a = hand_over(t, j, &shape, p);
+    if (p->node && copy_tail(p, j->tail) &&
+        kv_export_create(sd->is.ex, j->p, &p->pages, &ignored) == QN_OK)
+        a = hand_over(sd, j, &shape, p);
+    if (p->node)
+        p->node->tail = p->tail != NULL;
     if (a == STORE_QUEUED) {
         p->node->waits = true;
-        t->n_put++;
-        t->puts++;
+        sd->t->n_put++;
+        sd->t->puts++;
         return a;
     }
     /* There already, although this tree did not know of it: from here on it does. */
     if (p->node && a != STORE_HAVE)
-        dtree_drop(&t->disk, p->node);
-    put_free(t, p);
+        dtree_drop(&sd->disk, p->node);
+    put_free(p);
     return a;
 }
 
 /* Records that the store has aged away are forgotten here too. False: there were some. */
-static bool all_there(struct tier *t, const struct dchain *c)
+static bool all_there(struct side *sd, const struct dchain *c)
 {
     for (int32_t i = 0; i < c->n; i++)
-        if (!c->v[i]->waits && !store_has(t->store, &c->v[i]->name)) {
-            tier_forget(t, c->v[i]);
+        if (!c->v[i]->waits && !store_has(sd->t->store, &c->v[i]->name)) {
+            tier_forget(sd, c->v[i]);
             return false;
         }
     return true;
 }
 
-bool tier_chain(struct tier *t, const struct ptree_line *line, bool most, struct dchain *out)
+bool tier_chain(struct side *sd, const struct ptree_line *line, bool most, struct dchain *out)
 {
-    while (dtree_find(&t->disk, line->ns, line->ids, line->n, most, out)) {
-        if (all_there(t, out))
+    while (dtree_find(&sd->disk, line->ns, line->ids, line->n, most, out)) {
+        if (all_there(sd, out))
             return true;
         dchain_free(out);
     }
     return false;
 }
 
-/* Everything of one line from a token on, as records of at most RECORD_TOK tokens. */
-static enum store_answer put_rest(struct tier *t, const struct kv_prefix *all,
-                                  const struct ptree_line *line, int32_t from, bool now)
+/* What a line lacks on disk: memory from token `from` on, and the tail of its end. */
+struct rest {
+    const struct kv_prefix *all;
+    const void *tail;
+    int32_t from;
+    bool now;
+};
+
+/* All of it, as records of at most RECORD_TOK tokens. */
+static enum store_answer put_rest(struct side *sd, const struct ptree_line *line,
+                                  const struct rest *r)
 {
     struct qn_err ignored;
     enum store_answer a = STORE_HAVE;
-    for (int32_t at = from, n; at < line->n; at = n) {
+    for (int32_t at = r->from, n; at < line->n; at = n) {
         struct kv_prefix *p;
         struct dchain before = {0};
         struct ptree_line front = {line->ns, line->ids, at};
         n = (at / RECORD_TOK + 1) * RECORD_TOK;
         n = n < line->n ? n : line->n;
-        if (at && (!tier_chain(t, &front, true, &before) || before.n_match < at)) {
+        if (at && (!tier_chain(sd, &front, true, &before) || before.n_match < at)) {
             dchain_free(&before);
             return STORE_ORPHAN;
         }
         a = STORE_FULL;
-        if (kv_prefix_part(t->ex, all, at, n, &p, &ignored) == QN_OK) {
+        if (kv_prefix_part(sd->is.ex, r->all, at, n, &p, &ignored) == QN_OK) {
             if (n < line->n)
-                kv_prefix_thin(t->ex, p);
-            a = put(t, &(struct job){p, line, &before, now});
-            kv_prefix_free(t->ex, p);
+                kv_prefix_thin(sd->is.ex, p);
+            const void *tail = n == line->n ? r->tail : NULL;
+            a = put(sd, &(struct job){p, line, &before, tail, r->now});
+            kv_prefix_free(sd->is.ex, p);
         }
         dchain_free(&before);
         if (a != STORE_QUEUED && a != STORE_HAVE)
@@ -372,49 +440,64 @@ static int32_t cut_to(const struct tier *t, enum extent extent, int32_t n)
 /* One pass over the tree. */
 struct pass {
     struct tier *t;
+    struct side *sd;
     enum extent extent;
     bool now;
     bool stopped; /* the store takes nothing more at present */
     bool later;   /* something was left for later */
 };
 
-/* What is not on disk of a line that memory can go on behind goes there, as far as the pass wants
- * it. What the store said; STORE_HAVE also when there is nothing to do. */
-static enum store_answer offer(struct pass *pass, const struct ptree_line *line)
+/* One prefix of tokens [from, n) of what was found. */
+static bool gather(const struct side *sd, const struct ptree_found *f, int32_t from, int32_t n,
+                   struct kv_prefix **out)
 {
-    struct tier *t = pass->t;
-    struct dchain c;
     struct qn_err ignored;
+    const struct kv_prefix **kv = calloc((size_t)f->n_part + 1, sizeof(*kv));
+    for (int32_t i = 0; kv && i < f->n_part; i++)
+        kv[i] = side_kv(sd, f->parts[i]);
+    struct kv_chain chain = {kv, f->n_part};
+    bool ok = kv && kv_chain_prefix(sd->is.ex, &chain, from, n, out, &ignored) == QN_OK;
+    free(kv);
+    return ok;
+}
+
+/* What is not on disk of a line that memory can go on behind goes there, as far as the pass wants
+ * it; tail: of its end. What the store said; STORE_HAVE also when there is nothing to do. */
+static enum store_answer offer(struct pass *pass, const struct ptree_line *line, const void *tail)
+{
+    struct side *sd = pass->sd;
+    struct dchain c;
     struct kv_prefix *all;
     struct ptree_found f;
     struct ptree_line l = *line;
-    if (!tier_chain(t, &l, false, &c))
+    if (!tier_chain(sd, &l, false, &c))
         return STORE_FULL;
-    int32_t from = missing_from(&c, l.n);
-    bool there = c.n_usable >= l.n;
+    struct rest r = {.from = missing_from(&c, l.n), .now = pass->now};
+    bool tokens = c.n_usable >= l.n, there = tokens && (c.tail || !tail);
     dchain_free(&c);
     if (there)
         return STORE_HAVE;
-    l.n = cut_to(t, pass->extent, l.n);
+    l.n = cut_to(pass->t, pass->extent, l.n);
     pass->later = pass->later || l.n < line->n;
-    if (l.n < line->n && l.n <= from)
+    if (l.n < line->n && (tokens || l.n <= r.from))
         return STORE_HAVE;
-    ptree_peek(t->tree, &l, &f);
+    ptree_peek(sd->is.tree, &l, &f);
     if (f.n_usable < l.n)
         return STORE_ORPHAN; /* cannot be: memory holds it */
-    struct kv_chain chain = {(const struct kv_prefix *const *)f.parts, f.n_part};
-    if (kv_chain_prefix(t->ex, &chain, from, l.n, &all, &ignored) != QN_OK)
+    if (!gather(sd, &f, r.from, l.n, &all))
         return STORE_FULL;
-    enum store_answer a = put_rest(t, all, &l, from, pass->now);
-    kv_prefix_free(t->ex, all);
+    r.all = all;
+    r.tail = l.n == line->n ? tail : NULL;
+    enum store_answer a = put_rest(sd, &l, &r);
+    kv_prefix_free(sd->is.ex, all);
     return a;
 }
 
-/* Ends that memory can go on behind are worth a record; where that is so everywhere, the ends of
- * lines are enough. */
+/* Ends that memory can go on behind are worth a record; where the model can do so everywhere, the
+ * ends of lines are enough. */
 static bool worth(const struct tier *t, const struct ptree_node *node)
 {
-    return ptree_node_good(node) && (!t->anywhere || ptree_node_leaf(node));
+    return t->anywhere ? ptree_node_leaf(node) : ptree_node_good(node);
 }
 
 static void look_at(void *arg, struct ptree_node *node)
@@ -433,7 +516,8 @@ static void look_at(void *arg, struct ptree_node *node)
     uint64_t epoch = t->epoch;
     bool before = p->later;
     p->later = false;
-    enum store_answer a = offer(p, &(struct ptree_line){ptree_node_ns(node), ids, n});
+    const void *tail = side_tail(p->sd, ptree_node_part(node));
+    enum store_answer a = offer(p, &(struct ptree_line){ptree_node_ns(node), ids, n}, tail);
     free(ids);
     if (a == STORE_FULL || a == STORE_RESTING)
         p->stopped = true;
@@ -448,7 +532,10 @@ static void look(struct tier *t, enum extent extent, bool now)
     struct pass p = {.t = t, .extent = extent, .now = now};
     uint64_t epoch = t->epoch;
     int64_t clock = clock_us();
-    ptree_each(t->tree, look_at, &p);
+    for (int32_t i = 0; i < t->n_side; i++) {
+        p.sd = &t->sides[i];
+        ptree_each(p.sd->is.tree, look_at, &p);
+    }
     t->dirty = p.stopped || p.later || t->epoch != epoch;
     t->look_us = clock;
     if (extent >= WHOLE_PAGES || !t->dirty)
@@ -486,18 +573,18 @@ int32_t tier_tick(struct tier *t, bool busy)
 /* ---- flushing ------------------------------------------------------------------------------- */
 
 struct count {
-    struct tier *t;
+    struct side *sd;
     struct tier_flush *f;
 };
 
 /* Whether the line is on disk with all it continues: so that it can be gone on from, or, without
- * `end`, its tokens. */
-static bool durable(struct tier *t, const struct ptree_line *line, bool end)
+ * `end`, its tokens; and, if there is to be one, its tail. */
+static bool durable(struct side *sd, const struct ptree_line *line, bool end, bool tail)
 {
     struct dchain c;
-    if (!tier_chain(t, line, !end, &c))
+    if (!tier_chain(sd, line, !end, &c))
         return false;
-    bool yes = (end ? c.n_usable : c.n_match) >= line->n;
+    bool yes = (end ? c.n_usable : c.n_match) >= line->n && (c.tail || !tail);
     for (int32_t i = 0; yes && i < c.n; i++)
         yes = !c.v[i]->waits;
     dchain_free(&c);
@@ -511,15 +598,18 @@ static void count_node(void *arg, struct ptree_node *node)
     struct count *c = arg;
     int32_t n = ptree_node_end(node), own = n - ptree_node_from(node);
     bool end = ptree_node_good(node);
+    bool tail = worth(c->sd->t, node) && side_tail(c->sd, ptree_node_part(node));
     int32_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
     bool kept = false;
     if (ids) {
         ptree_node_line(node, ids);
-        kept = durable(c->t, &(struct ptree_line){ptree_node_ns(node), ids, n}, end);
+        kept = durable(c->sd, &(struct ptree_line){ptree_node_ns(node), ids, n}, end, tail);
     }
     free(ids);
     c->f->nodes += end;
     c->f->durable_nodes += end && kept;
+    if (c->sd != &c->sd->t->sides[TIER_MODEL])
+        return;
     c->f->tokens += end || kept ? own : 0;
     c->f->durable_tokens += kept ? own : 0;
 }
@@ -549,7 +639,8 @@ bool tier_flush(struct tier *t, bool begin, struct tier_flush *out)
         return false;
     struct store_stats st;
     *out = (struct tier_flush){0};
-    ptree_each(t->tree, count_node, &(struct count){t, out});
+    for (int32_t i = 0; i < t->n_side; i++)
+        ptree_each(t->sides[i].is.tree, count_node, &(struct count){&t->sides[i], out});
     store_stats(t->store, &st);
     snprintf(out->error, sizeof out->error, "%s",
              out->durable_nodes == out->nodes ? ""
@@ -567,19 +658,21 @@ void tier_close(struct tier *t)
 {
     if (!t)
         return;
-    ptree_set_tier(t->tree, NULL);
+    for (int32_t i = 0; i < t->n_side; i++)
+        ptree_set_tier(t->sides[i].is.tree, NULL);
     load_close(t);
     store_stop(t->store);
     if (t->store)
         reap(t);
     store_close(t->store);
-    dtree_free(&t->disk);
+    for (int32_t i = 0; i < t->n_side; i++)
+        dtree_free(&t->sides[i].disk);
     free(t);
 }
 
 void tier_stats(const struct tier *t, struct tier_stats *out)
 {
     *out = t->stats;
-    out->known_tokens = t->disk.tokens;
+    out->known_tokens = t->sides[TIER_MODEL].disk.tokens;
     store_stats(t->store, &out->store);
 }

@@ -12,11 +12,21 @@
 
 struct load; /* what is being read */
 
-struct tier {
-    struct exec *ex;
-    struct ptree *tree;
-    struct store *store;
+/* A tree and its records. */
+struct side {
+    struct tier *t;
+    struct tier_tree is; /* `about` is not kept */
     struct dtree disk;
+    /* The last thing that was tried: not again at once when it brought nothing. */
+    const struct dnode *tried;
+    int32_t tried_at;
+    int64_t tried_us;
+};
+
+struct tier {
+    struct side sides[TIER_SIDES];
+    int32_t n_side;
+    struct store *store;
     struct tier_stats stats;
 
     uint64_t epoch;
@@ -37,23 +47,30 @@ struct tier {
     pthread_cond_t cv;
     struct load *load; /* this thread's; the reader's while `reading` */
     bool reading, quit;
-    /* The last thing that was tried: not again at once when it brought nothing. */
-    const struct dnode *tried;
-    int32_t tried_at;
-    int64_t tried_us;
 };
+
+/* What a part of the side's tree is, seen from here. */
+static inline const struct kv_prefix *side_kv(const struct side *sd, const void *part)
+{
+    return sd->is.parts ? sd->is.parts->kv(part) : part;
+}
+
+static inline const void *side_tail(const struct side *sd, const void *part)
+{
+    return sd->is.parts ? sd->is.parts->tail(part) : NULL;
+}
 
 /* Nodes are to be looked at again. */
 void tier_again(struct tier *t);
 /* A record turned out to be gone, with what continues it. */
-void tier_forget(struct tier *t, struct dnode *n);
+void tier_forget(struct side *sd, struct dnode *n);
 /* dtree_find of records that are there. */
-bool tier_chain(struct tier *t, const struct ptree_line *line, bool most, struct dchain *out);
+bool tier_chain(struct side *sd, const struct ptree_line *line, bool most, struct dchain *out);
 
 /* tier_load.c */
 enum qn_status load_open(struct tier *t, struct qn_err *err);
 void load_close(struct tier *t);
-bool load_find(void *self, const struct ptree_line *line, int32_t n_usable);
+bool load_find(void *side, const struct ptree_line *line, int32_t n_usable);
 /* Takes over what has been read. */
 void load_tick(struct tier *t);
 bool load_busy(const struct tier *t);

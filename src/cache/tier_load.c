@@ -13,6 +13,8 @@
 #include "base/fault.h"
 #include "cache/tier_int.h"
 
+/* WORTH: tokens of the model that a read gains; of the trees that go with it each token counts,
+ * as nothing computes it again. */
 enum { WORTH = 16, AHEAD = 4, TRY_AGAIN_US = 1000 * 1000 };
 
 /* Parts of a record; those not wanted have no base. */
@@ -23,10 +25,12 @@ struct piece {
 };
 
 struct load {
+    struct side *sd;
     int32_t *ids;
     char ns[DTREE_NS_MAX + 1];
     struct kv_shape shape; /* what is to be in memory */
     struct kv_prefix *p;
+    void *tail;           /* NULL = none is read */
     struct piece *pieces; /* one for each record of the chain */
     int32_t n_piece;
     int32_t n_usable; /* before */
@@ -34,11 +38,12 @@ struct load {
     bool ok;
 };
 
-static void load_free(struct tier *t, struct load *l)
+static void load_free(struct load *l)
 {
     if (!l)
         return;
-    kv_prefix_free(t->ex, l->p);
+    kv_prefix_free(l->sd->is.ex, l->p);
+    free(l->tail);
     for (int32_t i = 0; l->pieces && i < l->n_piece; i++)
         free(l->pieces[i].parts);
     free(l->pieces);
@@ -49,23 +54,23 @@ static void load_free(struct tier *t, struct load *l)
 /* ---- planning ------------------------------------------------------------------------------- */
 
 /* The place of a page, or of the state (page -1), in the list of a shape's pieces. */
-static int32_t part_at(const struct tier *t, const struct kv_shape *s, int32_t g, int32_t page)
+static int32_t part_at(const struct exec *ex, const struct kv_shape *s, int32_t g, int32_t page)
 {
     int32_t at = 0;
-    for (int32_t k = 0; k < kv_n_group(t->ex) && (page < 0 || k < g); k++)
+    for (int32_t k = 0; k < kv_n_group(ex) && (page < 0 || k < g); k++)
         at += s->runs[k].n;
     return page < 0 ? at : at + page - s->runs[g].first;
 }
 
 /* Windows begin where the chain has them: at the latest where the token behind the end sees. */
-static bool fit_windows(const struct tier *t, const struct dchain *c, struct kv_shape *s)
+static bool fit_windows(const struct exec *ex, const struct dchain *c, struct kv_shape *s)
 {
-    for (int32_t g = 0; g < kv_n_group(t->ex); g++) {
+    for (int32_t g = 0; g < kv_n_group(ex); g++) {
         int32_t end = s->runs[g].first + s->runs[g].n, first = end;
         while (first > s->runs[g].first &&
                kv_shapes_page(c->shapes, c->n, g, first - 1, s->end) >= 0)
             first--;
-        if (!kv_group_window(t->ex, g) && first != s->runs[g].first)
+        if (!kv_group_window(ex, g) && first != s->runs[g].first)
             return false;
         s->runs[g].first = first < end ? first : 0;
         s->runs[g].n = end - first;
@@ -84,33 +89,37 @@ static bool want(struct piece *p, int32_t at, struct iovec to)
 
 /* Where each piece of the memory comes from: of the records that have a page, the last one is
  * right. False: they do not have it. */
-static bool plan_reads(struct tier *t, const struct dchain *c, struct load *l)
+static bool plan_reads(const struct dchain *c, struct load *l)
 {
+    const struct exec *ex = l->sd->is.ex;
     const struct kv_shape *all = &l->shape;
-    struct iovec *to = calloc((size_t)kv_shape_parts(t->ex, all) + 1, sizeof *to), *v = to;
+    struct iovec *to = calloc((size_t)kv_shape_parts(ex, all) + 1, sizeof *to), *v = to;
     bool ok = to != NULL;
     if (ok)
-        kv_import_parts(t->ex, l->p, to);
-    for (int32_t g = 0; ok && g < kv_n_group(t->ex); g++)
+        kv_import_parts(ex, l->p, to);
+    for (int32_t g = 0; ok && g < kv_n_group(ex); g++)
         for (int32_t i = 0; ok && i < all->runs[g].n; i++) {
             int32_t page = all->runs[g].first + i;
             int32_t k = kv_shapes_page(c->shapes, c->n, g, page, all->end);
-            ok = k >= 0 && want(&l->pieces[k], part_at(t, &c->v[k]->shape, g, page), *v++);
+            ok = k >= 0 && want(&l->pieces[k], part_at(ex, &c->v[k]->shape, g, page), *v++);
         }
     if (ok && all->state)
         ok = c->shapes[c->n - 1].state &&
-             want(&l->pieces[c->n - 1], part_at(t, &c->v[c->n - 1]->shape, 0, -1), *v);
+             want(&l->pieces[c->n - 1], part_at(ex, &c->v[c->n - 1]->shape, 0, -1), *v);
+    if (ok && l->tail) /* the last piece of its record */
+        ok = want(&l->pieces[c->n - 1], l->pieces[c->n - 1].n_part - 1,
+                  (struct iovec){l->tail, l->sd->is.tail_bytes});
     free(to);
     return ok;
 }
 
-static bool plan_pieces(struct tier *t, const struct dchain *c, struct load *l)
+static bool plan_pieces(const struct dchain *c, struct load *l)
 {
     l->pieces = calloc((size_t)c->n + 1, sizeof *l->pieces);
     for (int32_t k = 0; l->pieces && k < c->n; k++) {
         struct piece *p = &l->pieces[k];
         p->name = c->v[k]->name;
-        p->n_part = kv_shape_parts(t->ex, &c->v[k]->shape);
+        p->n_part = kv_shape_parts(l->sd->is.ex, &c->v[k]->shape) + c->v[k]->tail;
         p->parts = calloc((size_t)p->n_part + 1, sizeof *p->parts);
         l->n_piece = k + 1;
         if (!p->parts)
@@ -119,25 +128,34 @@ static bool plan_pieces(struct tier *t, const struct dchain *c, struct load *l)
     return l->pieces != NULL;
 }
 
+static bool plan_tail(const struct dchain *c, struct load *l)
+{
+    if (!c->tail)
+        return true;
+    l->tail = malloc(l->sd->is.tail_bytes);
+    return l->tail != NULL;
+}
+
 /* Fresh pages; the tree gives way where the budget needs it. */
-static bool take_memory(struct tier *t, struct load *l)
+static bool take_memory(struct load *l)
 {
     struct qn_err err;
-    int64_t need = kv_shape_bytes(t->ex, &l->shape), idle = kv_bytes_idle(t->ex);
-    if (kv_import_create(t->ex, &l->shape, &l->p, &err) == QN_OK)
+    struct exec *ex = l->sd->is.ex;
+    int64_t need = kv_shape_bytes(ex, &l->shape), idle = kv_bytes_idle(ex);
+    if (kv_import_create(ex, &l->shape, &l->p, &err) == QN_OK)
         return true;
-    ptree_trim(t->tree, idle > need ? idle - need : 0);
-    return kv_import_create(t->ex, &l->shape, &l->p, &err) == QN_OK;
+    ptree_trim(l->sd->is.tree, idle > need ? idle - need : 0);
+    return kv_import_create(ex, &l->shape, &l->p, &err) == QN_OK;
 }
 
 /* What memory lacks: from where it ends, or, when it has the tokens but cannot go on behind them,
  * from where the node with the last one begins at the earliest. */
-static bool plan_shape(const struct tier *t, const struct dchain *c, int32_t n_match,
-                       struct load *l)
+static bool plan_shape(const struct dchain *c, int32_t n_match, struct load *l)
 {
+    const struct exec *ex = l->sd->is.ex;
     int32_t n = c->n_usable, node = (n - 1) / PTREE_NODE_TOK * PTREE_NODE_TOK;
-    kv_shape_whole(t->ex, n > n_match ? n_match : node, n, &l->shape);
-    return fit_windows(t, c, &l->shape);
+    kv_shape_whole(ex, n > n_match ? n_match : node, n, &l->shape);
+    return fit_windows(ex, c, &l->shape);
 }
 
 /* The chain up to where it is usable. */
@@ -149,50 +167,68 @@ static void cut_chain(struct dchain *c)
         kv_shape_cut(&c->shapes[c->n - 1], c->n_usable);
 }
 
-static struct load *plan(struct tier *t, const struct ptree_line *line, const struct dchain *c,
+static struct load *plan(struct side *sd, const struct ptree_line *line, const struct dchain *c,
                          const struct ptree_found *here)
 {
     struct load *l = fault_point("cache.alloc") ? NULL : calloc(1, sizeof *l);
     if (!l)
         return NULL;
+    l->sd = sd;
     size_t bytes = (size_t)c->n_usable * sizeof *l->ids;
     l->n_usable = here->n_usable;
     l->start_us = clock_us();
     l->ids = malloc(bytes + 1);
     if (line->ns)
         memcpy(l->ns, line->ns, strlen(line->ns));
-    if (l->ids && plan_shape(t, c, here->n_match, l) && plan_pieces(t, c, l) && take_memory(t, l) &&
-        plan_reads(t, c, l)) {
+    if (l->ids && plan_shape(c, here->n_match, l) && plan_pieces(c, l) && plan_tail(c, l) &&
+        take_memory(l) && plan_reads(c, l)) {
         memcpy(l->ids, line->ids, bytes);
         return l;
     }
-    load_free(t, l);
+    load_free(l);
     return NULL;
 }
 
+/* Whether the tail at the end of what is here is here too. */
+static bool has_tail(const struct side *sd, const struct ptree_found *here)
+{
+    const void *last = here->n_part ? here->parts[here->n_part - 1] : NULL;
+    return last && kv_prefix_end(side_kv(sd, last)) == here->n_usable && side_tail(sd, last);
+}
+
+/* Whether what the disk has of a line, beside what is here, is worth reading. */
+static bool worth_reading(const struct side *sd, const struct ptree_line *line,
+                          const struct dchain *c, const struct ptree_found *here)
+{
+    int32_t gain = c->n_usable - here->n_usable;
+    if (sd != &sd->t->sides[TIER_MODEL] && gain >= 0)
+        return gain > 0 || (c->tail && c->n_usable < line->n && !has_tail(sd, here));
+    return gain >= WORTH || (gain > 0 && !here->n_usable);
+}
+
 /* Something worth reading for the line; NULL = nothing. */
-static struct load *begin(struct tier *t, const struct ptree_line *line)
+static struct load *begin(struct side *sd, const struct ptree_line *line)
 {
     struct dchain c;
     struct ptree_found here;
     struct load *l = NULL;
-    if (!t->disk.nodes || (line->ns && strlen(line->ns) > DTREE_NS_MAX) ||
-        !tier_chain(t, line, false, &c))
+    if (!sd->disk.nodes || (line->ns && strlen(line->ns) > DTREE_NS_MAX) ||
+        !tier_chain(sd, line, false, &c))
         return NULL;
-    ptree_peek(t->tree, line, &here);
-    int32_t gain = c.n_usable - here.n_usable;
+    ptree_peek(sd->is.tree, line, &here);
+    bool worth = worth_reading(sd, line, &c, &here);
     cut_chain(&c);
     bool waits = false;
     for (int32_t i = 0; i < c.n; i++)
         waits = waits || c.v[i]->waits; /* then memory has it, or had it a moment ago */
     const struct dnode *last = c.n ? c.v[c.n - 1] : NULL;
-    bool again = last && last == t->tried && c.n_usable == t->tried_at &&
-                 clock_us() - t->tried_us < TRY_AGAIN_US;
-    if (last && !waits && !again && (gain >= WORTH || (gain > 0 && !here.n_usable))) {
-        t->tried = last;
-        t->tried_at = c.n_usable;
-        t->tried_us = clock_us();
-        l = plan(t, line, &c, &here);
+    bool again = last && last == sd->tried && c.n_usable == sd->tried_at &&
+                 clock_us() - sd->tried_us < TRY_AGAIN_US;
+    if (last && !waits && !again && worth) {
+        sd->tried = last;
+        sd->tried_at = c.n_usable;
+        sd->tried_us = clock_us();
+        l = plan(sd, line, &c, &here);
     }
     dchain_free(&c);
     return l;
@@ -219,14 +255,23 @@ static bool read_all(struct store *st, struct load *l)
 static bool adopt(struct tier *t, struct load *l)
 {
     struct qn_err ignored;
+    struct side *sd = l->sd;
     struct ptree_line line = {l->ns, l->ids, l->shape.end};
     struct kv_prefix *p = l->p;
+    void *part = p;
     if (!l->ok)
         return false;
     l->p = NULL;
-    kv_prefix_cached(t->ex, p);
-    if (ptree_add(t->tree, &line, l->shape.from, p, &ignored) != QN_OK)
+    if (!sd->is.parts)
+        kv_prefix_cached(sd->is.ex, p);
+    else if (sd->is.parts->make(sd->is.self, p, l->tail, &part, &ignored) != QN_OK)
         return false;
+    if (ptree_add(sd->is.tree, &line, l->shape.from, part, &ignored) != QN_OK)
+        return false;
+    if (sd != &t->sides[TIER_MODEL]) {
+        t->stats.restored_rows += l->shape.end - l->n_usable;
+        return true;
+    }
     t->stats.restores++;
     t->stats.restored_tokens += l->shape.end - l->n_usable;
     t->stats.restore_us += clock_us() - l->start_us;
@@ -271,7 +316,7 @@ void load_close(struct tier *t)
     pthread_cond_signal(&t->cv);
     pthread_mutex_unlock(&t->mu);
     pthread_join(t->reader, NULL);
-    load_free(t, t->load);
+    load_free(t->load);
     pthread_mutex_destroy(&t->mu);
     pthread_cond_destroy(&t->cv);
 }
@@ -291,16 +336,16 @@ void load_tick(struct tier *t)
     if (reading)
         return;
     adopt(t, t->load);
-    load_free(t, t->load);
+    load_free(t->load);
     t->load = NULL;
 }
 
-bool tier_loading(struct tier *t, const struct ptree_line *line)
+bool tier_loading(struct tier *t, int32_t tree, const struct ptree_line *line)
 {
     load_tick(t);
     if (t->load)
         return true;
-    struct load *l = begin(t, line);
+    struct load *l = begin(&t->sides[tree], line);
     if (!l)
         return false;
     pthread_mutex_lock(&t->mu);
@@ -311,16 +356,17 @@ bool tier_loading(struct tier *t, const struct ptree_line *line)
     return true;
 }
 
-bool load_find(void *self, const struct ptree_line *line, int32_t n_usable)
+bool load_find(void *side, const struct ptree_line *line, int32_t n_usable)
 {
-    struct tier *t = self;
+    struct side *sd = side;
+    struct tier *t = sd->t;
     if (t->load) /* another line's, which nobody may wait for here */
         return false;
-    struct load *l = begin(t, line);
+    struct load *l = begin(sd, line);
     if (!l)
         return false;
     l->ok = read_all(t->store, l);
     bool more = adopt(t, l);
-    load_free(t, l);
+    load_free(l);
     return more;
 }

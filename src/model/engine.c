@@ -214,6 +214,8 @@ static enum qn_status open_all(struct qn_engine *e, const struct qn_engine_param
     QN_TRY(open_exec(e, p, err));
     QN_TRY(setup_kv(e, p, err));
     QN_TRY(load_weights(e, p, err));
+    if (p->draft_kind != QN_DRAFT_NONE && p->draft_dir && !(e->draft_dir = strdup(p->draft_dir)))
+        QN_FAIL(err, QN_NO_MEMORY, "engine", "out of memory");
     QN_TRY((p->draft_kind == QN_DRAFT_DSPARK      ? dspark_load
             : p->draft_kind == QN_DRAFT_ASSISTANT ? assistant_load
                                                   : mtp_load)(e, p, err));
@@ -257,6 +259,7 @@ void qn_engine_free(struct qn_engine *e)
     json_free(e->cfg);
     free(e->name);
     free(e->dir);
+    free(e->draft_dir);
     free(e);
 }
 

@@ -29,6 +29,7 @@ struct qn_engine {
     char *name;
     char kv_format[24]; /* kv_format.h: KV_FORMAT_ID_MAX */
     char *dir;          /* of the checkpoint */
+    char *draft_dir;    /* of a draft model in a folder of its own; NULL = none */
     int32_t eos[EOS_MAX];
 };
 

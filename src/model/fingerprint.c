@@ -140,32 +140,76 @@ static enum qn_status folder_of(const char *dir, struct buf *memo, bool *news, s
     return st;
 }
 
-enum qn_status model_fingerprint(const struct qn_engine *e, const char *memo, uint8_t out[32],
-                                 struct qn_err *err)
+/* Adds what text says of dir's files to it, and sums it all. */
+static enum qn_status sum_with(struct buf *text, const char *dir, const char *memo, uint8_t out[32],
+                               struct qn_err *err)
 {
-    struct buf text = BUF_INIT, known = BUF_INIT;
+    struct buf known = BUF_INIT;
     struct qn_err ignored;
     bool news = false;
     char hex[65];
     if (memo && file_read(memo, MEMO_BYTES, &known, &ignored) != QN_OK)
         buf_clear(&known);
-    buf_addf(&text, "quern kv\nnumerics %d\narith %s\nfamily %s\n", (int)FINGERPRINT_NUMERICS,
-             e->info.arith, e->info.family);
-    kv_layout_describe(e->ex, &text);
-    enum qn_status st = folder_of(e->dir, &known, &news, &text, err);
+    enum qn_status st = dir ? folder_of(dir, &known, &news, text, err) : QN_OK;
     if (st == QN_OK)
-        st = buf_ok(&text, "a fingerprint", err);
+        st = buf_ok(text, "a fingerprint", err);
     if (st == QN_OK && memo && news && !known.failed && known.n < MEMO_BYTES)
         file_write_atomic(memo, buf_str(&known), &ignored); /* only saves time */
     if (st == QN_OK) {
-        sha256(text.p, text.n, hex);
+        sha256(text->p, text->n, hex);
         for (size_t i = 0; i < 32; i++) {
             unsigned byte = 0;
             sscanf(hex + 2 * i, "%2x", &byte);
             out[i] = (uint8_t)byte;
         }
     }
-    buf_free(&text);
     buf_free(&known);
+    return st;
+}
+
+enum qn_status model_fingerprint(const struct qn_engine *e, const char *memo, uint8_t out[32],
+                                 struct qn_err *err)
+{
+    struct buf text = BUF_INIT;
+    buf_addf(&text, "quern kv\nnumerics %d\narith %s\nfamily %s\n", (int)FINGERPRINT_NUMERICS,
+             e->info.arith, e->info.family);
+    kv_layout_describe(e->ex, &text);
+    enum qn_status st = sum_with(&text, e->dir, memo, out, err);
+    buf_free(&text);
+    return st;
+}
+
+/* Where the weights are, beside the model's own folder; empty = nowhere. */
+static void head_folder(const struct qn_engine *e, struct buf *out)
+{
+    if (e->draft_dir)
+        buf_addz(out, e->draft_dir);
+    else
+        path_join(out, e->dir, "mtp");
+    if (!out->failed && !dir_exists(buf_z(out)))
+        buf_clear(out);
+}
+
+enum qn_status model_head_fingerprint(const struct qn_engine *e, const char *memo, uint8_t out[32],
+                                      struct qn_err *err)
+{
+    struct buf text = BUF_INIT, dir = BUF_INIT;
+    uint8_t model[32];
+    QN_TRY(model_fingerprint(e, memo, model, err));
+    buf_addz(&text, "quern head\nmodel ");
+    for (size_t i = 0; i < sizeof model; i++)
+        buf_addf(&text, "%02x", model[i]);
+    buf_addf(&text, "\nkind %s\nstate %s %d", e->dspark ? "block" : "head",
+             e->model.hidden_normed ? "behind-norm" : "before-norm", e->state_cols);
+    for (int32_t i = 0; i < e->model.taps.n; i++)
+        buf_addf(&text, " %d", e->model.taps.layer[i]);
+    buf_addc(&text, '\n');
+    kv_layout_describe(e->draft.ex, &text);
+    head_folder(e, &dir);
+    enum qn_status st = buf_ok(&dir, "a path", err);
+    if (st == QN_OK)
+        st = sum_with(&text, dir.n ? buf_z(&dir) : NULL, memo, out, err);
+    buf_free(&dir);
+    buf_free(&text);
     return st;
 }

@@ -273,6 +273,8 @@ static void write_cache(struct text *t, const struct sched_stats *s)
            "Records that failed a check and were removed.", (double)c->disk.damaged);
     single(t, "disk_cache_restored_tokens_total", "counter", "Tokens read back from disk.",
            (double)c->disk.restored_tokens);
+    single(t, "disk_cache_restored_draft_tokens_total", "counter",
+           "Tokens of what guesses read back from disk.", (double)c->disk.restored_draft_tokens);
     single(t, "disk_cache_restore_seconds_total", "counter", "Time that took.",
            (double)c->disk.restore_us / 1e6);
 }

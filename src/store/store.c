@@ -98,11 +98,18 @@ enum qn_status store_lock(const char *dir, int wait_ms, int *fd, struct qn_err *
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static enum qn_status about_write(const struct store *st, struct str about, struct qn_err *err)
+/* A model's folder, with a line about it. */
+static enum qn_status folder_make(const struct store *st, const struct record_name *model,
+                                  struct str about, struct qn_err *err)
 {
     struct buf path = BUF_INIT;
-    path_join(&path, st->folder, "about");
+    folder_path(&path, st->dir, model);
     enum qn_status s = buf_ok(&path, "a path", err);
+    if (s == QN_OK)
+        s = dir_make(buf_z(&path), err);
+    buf_addz(&path, "/about");
+    if (s == QN_OK)
+        s = buf_ok(&path, "a path", err);
     if (s == QN_OK && about.n)
         s = file_write_atomic(buf_z(&path), about, err);
     buf_free(&path);
@@ -124,7 +131,6 @@ enum qn_status store_about(const char *dir, const struct record_name *model, str
 
 static enum qn_status setup(struct store *st, const struct store_params *p, struct qn_err *err)
 {
-    struct buf path = BUF_INIT;
     pthread_mutex_init(&st->mu, NULL);
     pthread_condattr_t mono;
     pthread_condattr_init(&mono);
@@ -135,13 +141,11 @@ static enum qn_status setup(struct store *st, const struct store_params *p, stru
     st->queue_end = &st->queue;
     st->done_end = &st->done;
     st->lock_fd = -1;
-    st->model = p->model;
+    st->models[st->n_model++] = p->model;
     st->queue_max = p->queue_bytes ? p->queue_bytes : (int64_t)256 << 20;
     st->stats.max_bytes = p->max_bytes;
     st->dir = strdup(p->dir);
-    folder_path(&path, p->dir, &p->model);
-    st->folder = buf_give(&path, NULL);
-    if (!st->dir || !st->folder)
+    if (!st->dir)
         QN_FAIL(err, QN_NO_MEMORY, "store", "out of memory for a path");
     return QN_OK;
 }
@@ -158,9 +162,7 @@ enum qn_status store_open(const struct store_params *p, store_each *each, void *
     if (s == QN_OK)
         s = store_lock(st->dir, LOCK_WAIT_MS, &st->lock_fd, err);
     if (s == QN_OK)
-        s = dir_make(st->folder, err);
-    if (s == QN_OK)
-        s = about_write(st, p->about, err);
+        s = folder_make(st, &p->model, p->about, err);
     if (s == QN_OK)
         s = scan_open(st, each, arg, err);
     if (s == QN_OK) {
@@ -175,6 +177,27 @@ enum qn_status store_open(const struct store_params *p, store_each *each, void *
     }
     *out = st;
     return QN_OK;
+}
+
+enum qn_status store_join(struct store *st, const struct record_name *model, struct str about,
+                          store_each *each, void *arg, struct qn_err *err)
+{
+    if (serves(st, model) || st->n_model == STORE_MODELS)
+        QN_FAIL(err, QN_BAD_INPUT, "store", "%s: serves %d models; at most %d, each once", st->dir,
+                st->n_model, STORE_MODELS);
+    QN_TRY(folder_make(st, model, about, err));
+    pthread_mutex_lock(&st->mu);
+    st->models[st->n_model++] = *model;
+    pthread_mutex_unlock(&st->mu);
+    return scan_join(st, each, arg, err);
+}
+
+bool serves(const struct store *st, const struct record_name *model)
+{
+    for (int32_t i = 0; i < st->n_model; i++)
+        if (record_name_eq(&st->models[i], model))
+            return true;
+    return false;
 }
 
 void item_free(struct item *it)
@@ -219,7 +242,6 @@ void store_close(struct store *st)
     pthread_cond_destroy(&st->work);
     pthread_cond_destroy(&st->idle);
     free(st->dir);
-    free(st->folder);
     free(st);
 }
 
@@ -264,7 +286,7 @@ static bool enter(struct store *st, struct item *it, struct entry *parent)
 {
     struct entry *e = it->e;
     e->name = it->name;
-    e->model = st->model;
+    e->model = it->id.model;
     e->from = it->id.from;
     e->end = it->id.from + it->id.n_token;
     e->bytes = (int64_t)record_payload_off(&it->id, (uint32_t)it->n_part) + it->payload;
@@ -309,7 +331,9 @@ enum store_answer store_put(struct store *st, const struct store_item *in, struc
     struct item *it = item_create(in);
     if (!it)
         return STORE_FULL;
-    it->id.model = st->model;
+    if (record_name_none(&it->id.model))
+        it->id.model = st->models[0];
+    QN_ASSERT(serves(st, &it->id.model));
     if (!record_name_of(&it->id, &it->name)) {
         free(it->e);
         item_free(it);

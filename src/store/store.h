@@ -31,6 +31,12 @@ typedef void store_each(void *arg, const struct record *r);
  * QN_BUSY when another process has it, QN_IO where it cannot be written. */
 enum qn_status store_open(const struct store_params *p, store_each *each, void *arg,
                           struct store **out, struct qn_err *err);
+/* Serves the records of one model more beside the first; `about` and `each` as in store_open. Kinds
+ * of memory that go together share the folder, its bound and its thread. Before the first put; at
+ * most STORE_MODELS. */
+enum { STORE_MODELS = 4 };
+enum qn_status store_join(struct store *st, const struct record_name *model, struct str about,
+                          store_each *each, void *arg, struct qn_err *err);
 /* Ends the thread after the piece it is writing; what is not durable then ends as failed and can be
  * reaped. Nothing can be put from here on. */
 void store_stop(struct store *st);
@@ -40,7 +46,7 @@ void store_close(struct store *st);
 /* ---- writing -------------------------------------------------------------------------------- */
 
 struct store_item {
-    struct record_id id; /* copied; its model is the store's */
+    struct record_id id; /* copied; its model is one of the store's, none = the first */
     /* The payload, a part each; the memory stays as it is until store_reap gives `owner` back. */
     const struct iovec *parts;
     int32_t n_part;

@@ -48,9 +48,10 @@ struct item {
 void item_free(struct item *it);
 
 struct store {
-    char *dir, *folder; /* folder: of this model's records */
+    char *dir;
     int lock_fd;
-    struct record_name model;
+    struct record_name models[STORE_MODELS]; /* whose records are served */
+    int32_t n_model;
     int64_t queue_max;
     pthread_t thread;
     bool running;
@@ -73,6 +74,7 @@ void folder_path(struct buf *out, const char *dir, const struct record_name *mod
 void record_path(struct buf *out, const char *dir, const struct record_name *model,
                  const struct record_name *name);
 int64_t wall_ns(void);
+bool serves(const struct store *st, const struct record_name *model);
 
 /* store_evict.c: all with the lock held; files are unlinked by evict_files without it. */
 struct victims {
@@ -86,6 +88,8 @@ void evict_files(struct store *st, struct victims *v);
 
 /* store_scan.c */
 enum qn_status scan_open(struct store *st, store_each *each, void *arg, struct qn_err *err);
+/* Tells of the last model's records, which scan_open has put into the index. */
+enum qn_status scan_join(struct store *st, store_each *each, void *arg, struct qn_err *err);
 
 /* store_read.c: reads a file's header into *out; *r leads into it. Closes nothing. */
 enum qn_status header_read(int fd, const char *path, struct buf *out, struct record *r,

@@ -146,13 +146,21 @@ enum qn_status payload_read(int fd, const char *path, const struct record *r,
 
 /* ---- for callers ---------------------------------------------------------------------------- */
 
-static bool pin(struct store *st, const struct record_name *name)
+/* A record that is being read, and whose it is. */
+struct reading {
+    const struct record_name *name;
+    struct record_name model;
+};
+
+static bool pin(struct store *st, struct reading *r)
 {
     pthread_mutex_lock(&st->mu);
-    struct entry *e = recs_find(&st->index, name);
-    bool there = e && e->stored && record_name_eq(&e->model, &st->model);
-    if (there)
+    struct entry *e = recs_find(&st->index, r->name);
+    bool there = e && e->stored && serves(st, &e->model);
+    if (there) {
         e->pins++;
+        r->model = e->model;
+    }
     pthread_mutex_unlock(&st->mu);
     return there;
 }
@@ -189,7 +197,7 @@ static void drop(struct store *st, const struct record_name *name, const struct 
     evict_files(st, &v);
 }
 
-static enum qn_status read_open(struct store *st, const char *path, const struct record_name *name,
+static enum qn_status read_open(const char *path, const struct reading *of,
                                 const struct iovec *parts, int32_t n_part, int64_t *bytes,
                                 struct qn_err *err)
 {
@@ -200,7 +208,8 @@ static enum qn_status read_open(struct store *st, const char *path, const struct
         return err_errno(err, "store", "%s: cannot open", path);
     posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     enum qn_status s = header_read(fd, path, &head, &r, err);
-    if (s == QN_OK && (!record_name_eq(&r.name, name) || !record_name_eq(&r.id.model, &st->model)))
+    if (s == QN_OK &&
+        (!record_name_eq(&r.name, of->name) || !record_name_eq(&r.id.model, &of->model)))
         s = err_set(err, QN_BAD_INPUT, "store", "%s: holds another record", path);
     if (s == QN_OK && r.n_part != (uint32_t)n_part)
         s = err_set(err, QN_BAD_INPUT, "store", "%s: has %u parts instead of %d", path, r.n_part,
@@ -230,14 +239,15 @@ enum qn_status store_read(struct store *st, const struct record_name *name,
 {
     struct qn_err why = {0};
     struct buf path = BUF_INIT;
+    struct reading of = {.name = name};
     int64_t bytes = 0;
-    if (!pin(st, name))
+    if (!pin(st, &of))
         QN_FAIL(err, QN_NOT_FOUND, "store", "the record is not there");
-    record_path(&path, st->dir, &st->model, name);
+    record_path(&path, st->dir, &of.model, name);
     errno = 0;
     enum qn_status s = buf_ok(&path, "a path", &why);
     if (s == QN_OK)
-        s = read_open(st, buf_z(&path), name, parts, n_part, &bytes, &why);
+        s = read_open(buf_z(&path), &of, parts, n_part, &bytes, &why);
     bool keep = s == QN_OK || passing(s);
     unpin(st, name, bytes);
     buf_free(&path);
@@ -251,11 +261,15 @@ enum qn_status store_read(struct store *st, const struct record_name *name,
 void store_prefetch(struct store *st, const struct record_name *name)
 {
     struct buf path = BUF_INIT;
-    record_path(&path, st->dir, &st->model, name);
+    struct reading of = {.name = name};
+    if (!pin(st, &of))
+        return;
+    record_path(&path, st->dir, &of.model, name);
     int fd = path.failed ? -1 : open(buf_z(&path), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd >= 0) {
         posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED);
         close(fd);
     }
+    unpin(st, name, 0);
     buf_free(&path);
 }

@@ -131,17 +131,32 @@ struct finds {
     bool no_memory;
 };
 
+static void finds_free(struct finds *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->v[i].head);
+    free(l->v);
+}
+
+/* For one more; false = no memory. */
+static bool room(struct finds *l)
+{
+    if (l->n < l->cap)
+        return true;
+    size_t cap = l->cap ? 2 * l->cap : 64;
+    struct found *v = reallocarray(l->v, cap, sizeof *v);
+    if (!v)
+        return false;
+    l->v = v;
+    l->cap = cap;
+    return true;
+}
+
 static bool keep_find(struct finds *l, const struct store_find *f, const struct record *r,
                       struct buf *head)
 {
-    if (l->n == l->cap) {
-        size_t cap = l->cap ? 2 * l->cap : 64;
-        struct found *v = reallocarray(l->v, cap, sizeof *v);
-        if (!v)
-            return false;
-        l->v = v;
-        l->cap = cap;
-    }
+    if (!room(l))
+        return false;
     struct entry *e = calloc(1, sizeof *e);
     if (!e)
         return false;
@@ -158,7 +173,7 @@ static bool keep_find(struct finds *l, const struct store_find *f, const struct 
     }
     struct found *k = &l->v[l->n++];
     *k = (struct found){.e = e, .parent = f->parent};
-    if (record_name_eq(&f->model, &l->st->model)) {
+    if (serves(l->st, &f->model)) {
         k->head = buf_give(head, NULL);
         k->r = *r;
     }
@@ -265,9 +280,44 @@ enum qn_status scan_open(struct store *st, store_each *each, void *arg, struct q
         evict_files(st, &v);
         tell(&l, each, arg);
     }
-    for (size_t i = 0; i < l.n; i++)
-        free(l.v[i].head);
-    free(l.v);
+    finds_free(&l);
+    return s;
+}
+
+/* Of the folder's records those that the scan at the start has found good. */
+static void seen_by_join(void *arg, const struct store_find *f, const struct record *r,
+                         struct buf *head)
+{
+    struct finds *l = arg;
+    struct store *st = l->st;
+    if (f->left_over || f->status != QN_OK)
+        return;
+    pthread_mutex_lock(&st->mu);
+    struct entry *e = recs_find(&st->index, &f->name);
+    pthread_mutex_unlock(&st->mu);
+    if (!e || !record_name_eq(&f->model, &st->models[st->n_model - 1]))
+        return;
+    if (!room(l)) {
+        l->no_memory = true;
+        return;
+    }
+    l->v[l->n++] =
+        (struct found){.e = e, .parent = f->parent, .head = buf_give(head, NULL), .r = *r};
+}
+
+enum qn_status scan_join(struct store *st, store_each *each, void *arg, struct qn_err *err)
+{
+    struct finds l = {.st = st};
+    char hex[65];
+    record_name_hex(&st->models[st->n_model - 1], hex);
+    hex[16] = 0;
+    enum qn_status s = walk_folder(st->dir, hex, false, seen_by_join, &l, err);
+    if (s == QN_OK && l.no_memory)
+        s = err_set(err, QN_NO_MEMORY, "store", "%s: no memory for an index of %zu records",
+                    st->dir, l.n);
+    if (s == QN_OK)
+        tell(&l, each, arg);
+    finds_free(&l);
     return s;
 }
 

@@ -118,12 +118,12 @@ static enum qn_status write_file(struct store *st, int fd, const char *path, con
     return s;
 }
 
-static enum qn_status sync_folder(const struct store *st, struct qn_err *err)
+static enum qn_status sync_folder(const char *folder, struct qn_err *err)
 {
-    int fd = open(st->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool bad = fd < 0 || refused("store.sync.folder", EIO) || fsync(fd) != 0;
     enum qn_status s = bad && errno != EINVAL
-                           ? err_errno(err, "store", "%s: cannot flush to the disk", st->folder)
+                           ? err_errno(err, "store", "%s: cannot flush to the disk", folder)
                            : QN_OK;
     if (fd >= 0)
         close(fd);
@@ -133,10 +133,14 @@ static enum qn_status sync_folder(const struct store *st, struct qn_err *err)
 /* From memory to a durable file under its name; nothing of it is left on failure. */
 static enum qn_status write_record(struct store *st, const struct item *it, struct qn_err *err)
 {
-    struct buf tmp = BUF_INIT, path = BUF_INIT;
-    path_join(&tmp, st->folder, "tmp.1");
-    record_path(&path, st->dir, &st->model, &it->name);
-    enum qn_status s = buf_ok(tmp.failed ? &tmp : &path, "a path", err);
+    struct buf folder = BUF_INIT, tmp = BUF_INIT, path = BUF_INIT;
+    folder_path(&folder, st->dir, &it->id.model);
+    enum qn_status s = buf_ok(&folder, "a path", err);
+    if (s == QN_OK) {
+        path_join(&tmp, buf_z(&folder), "tmp.1");
+        record_path(&path, st->dir, &it->id.model, &it->name);
+        s = buf_ok(tmp.failed ? &tmp : &path, "a path", err);
+    }
     if (s != QN_OK)
         goto done;
     int fd = refused("store.create", EROFS)
@@ -152,12 +156,13 @@ static enum qn_status write_record(struct store *st, const struct item *it, stru
     bool renamed = false;
     if (s == QN_OK) {
         renamed = !refused("store.rename", EIO) && rename(buf_z(&tmp), buf_z(&path)) == 0;
-        s = renamed ? sync_folder(st, err)
+        s = renamed ? sync_folder(buf_z(&folder), err)
                     : err_errno(err, "store", "%s: cannot rename to it", buf_z(&path));
     }
     if (s != QN_OK)
         unlink(buf_z(renamed ? &path : &tmp));
 done:
+    buf_free(&folder);
     buf_free(&tmp);
     buf_free(&path);
     return s;
@@ -236,7 +241,7 @@ static void write_next(struct store *st)
         pthread_mutex_lock(&st->mu);
         if (s == QN_OK && orphan(it)) { /* what it continues went meanwhile */
             struct buf path = BUF_INIT;
-            record_path(&path, st->dir, &st->model, &it->name);
+            record_path(&path, st->dir, &it->id.model, &it->name);
             if (!path.failed)
                 unlink(buf_z(&path));
             buf_free(&path);

@@ -308,6 +308,60 @@ static void harm(const char *path, off_t at, off_t cut)
     close(fd);
 }
 
+/* Two models that one store serves: each has its folder, names and tellings; a third one's records
+ * stay out; age and damage are everybody's. */
+static void models_side_by_side(void **state)
+{
+    static const struct record_name second = {{8}}, third = {{9}};
+    struct store *st = open_max(0);
+    struct qn_err err = {0};
+    struct buf path = BUF_INIT;
+    CHECK_OK(store_join(st, &second, STR_LIT("a second"), tell, NULL, &err), err);
+    CHECK_FAILS(store_join(st, &second, STR_LIT(""), tell, NULL, &err), QN_BAD_INPUT, err, "once");
+    struct stuff *s = stuff(1, NULL, 0);
+    struct record_name a = put(st, 1, NULL, 0, true), b;
+    s->item.id.model = second; /* the same tokens */
+    assert_int_equal(store_put(st, &s->item, &b), STORE_QUEUED);
+    assert_int_equal(reap(st, 1), 1);
+    assert_false(record_name_eq(&a, &b));
+    assert_true(get(st, &a, 1) && get(st, &b, 1));
+    struct record_name c = put(st, 2, &a, LEN, true);
+    int64_t one = stats(st).bytes / 3;
+    store_close(st);
+    st = open_max(0);
+    assert_int_equal(told, 2);
+    assert_false(get(st, &b, 1)); /* not before it is joined */
+    CHECK_OK(store_join(st, &third, STR_LIT(""), tell, NULL, &err), err);
+    assert_int_equal(told, 2);
+    CHECK_OK(store_join(st, &second, STR_LIT("a second"), tell, NULL, &err), err);
+    assert_int_equal(told, 3);
+    assert_true(get(st, &a, 1) && get(st, &b, 1) && get(st, &c, 2));
+    store_close(st);
+    st = open_max(2 * one + 100); /* the oldest leaf goes, whoever's it is */
+    CHECK_OK(store_join(st, &second, STR_LIT("a second"), tell, NULL, &err), err);
+    assert_int_equal(stats(st).records, 2);
+    assert_true(get(st, &a, 1));
+    store_close(st);
+    st = open_max(0);
+    CHECK_OK(store_join(st, &second, STR_LIT("a second"), tell, NULL, &err), err);
+    s = stuff(3, NULL, 0);
+    s->item.id.model = second;
+    assert_int_equal(store_put(st, &s->item, &b), STORE_QUEUED);
+    assert_int_equal(reap(st, 1), 1);
+    char m[65], n[65], file[140];
+    record_name_hex(&second, m);
+    record_name_hex(&b, n);
+    m[16] = 0;
+    snprintf(file, sizeof file, "%s/%s.kv", m, n);
+    path_join(&path, root, file);
+    harm(buf_z(&path), 5000, -1);
+    assert_false(get(st, &b, 3));
+    assert_true(get(st, &a, 1));
+    assert_int_equal(stats(st).damaged, 1);
+    store_close(st);
+    buf_free(&path);
+}
+
 static void damaged_files(void **state)
 {
     static const struct {
@@ -640,14 +694,23 @@ static void random_steps(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(survives_its_process),  TEST(parts_can_be_left_out),
-        TEST(models_do_not_mix),     TEST(eviction_keeps_ancestors),
-        TEST(orphans_are_refused),   TEST(lost_ancestor),
-        TEST(damaged_files),         TEST(foreign_files),
-        TEST(write_faults),          TEST(short_writes),
-        TEST(rests_after_a_failure), TEST(read_faults),
-        TEST(queue_and_pace),        TEST(two_servers),
-        TEST(unusable_folders),      TEST(survey),
+        TEST(survives_its_process),
+        TEST(parts_can_be_left_out),
+        TEST(models_do_not_mix),
+        TEST(models_side_by_side),
+        TEST(eviction_keeps_ancestors),
+        TEST(orphans_are_refused),
+        TEST(lost_ancestor),
+        TEST(damaged_files),
+        TEST(foreign_files),
+        TEST(write_faults),
+        TEST(short_writes),
+        TEST(rests_after_a_failure),
+        TEST(read_faults),
+        TEST(queue_and_pace),
+        TEST(two_servers),
+        TEST(unusable_folders),
+        TEST(survey),
         TEST(random_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
