@@ -75,6 +75,10 @@ typedef enum qn_status draft_fill(struct qn_engine *e, struct loader *l, const s
 enum qn_status draft_load_folder(struct qn_engine *e, const char *dir, const struct json *c,
                                  draft_fill *fill, struct qn_err *err);
 
+/* draft_vocab.c: QN_BAD_INPUT when dir's tokenizer, where there is one, has another token than the
+ * model's at the same id; the message has the first. */
+enum qn_status draft_vocab_check(const struct qn_engine *e, const char *dir, struct qn_err *err);
+
 /* ---- dspark.c -------------------------------------------------------------------------------- */
 
 /* Loads the block drafter in params' draft_dir. */

@@ -102,6 +102,7 @@ enum qn_status draft_load_folder(struct qn_engine *e, const char *dir, const str
     struct st *st = NULL;
     struct loader *l = NULL;
     struct loader_totals t;
+    QN_TRY(draft_vocab_check(e, dir, err));
     QN_TRY(st_open(dir, &st, err));
     enum qn_status s = loader_create(e->draft.ex, st, c, &l, err);
     if (s == QN_OK)

@@ -143,6 +143,24 @@ def test_refusals(quern, model, tmp_path):
         check_refused(quern, model, args, words)
 
 
+def test_a_drafter_of_other_tokens(quern, serve, model, tmp_path):  # noqa: F811
+    """Where its folder has a tokenizer, that is compared token by token; here and in the child."""
+    folder = write_drafter(tmp_path / "drafter")
+    write_tokenizer(folder, 257)
+    s = serve(model, "--draft-kind", "dspark", "--draft-model", folder)  # the same: fine
+    assert s.stop()[0] == 0
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=258, content="<|mask|>"))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    s = serve(model, "--draft-kind", "dspark", "--draft-model", folder)  # one more of its own: too
+    assert s.stop()[0] == 0
+    vocab = tokenizer["model"]["vocab"]
+    vocab["a"], vocab["b"], vocab["q"], vocab["r"] = (vocab[k] for k in "barq")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    args = ["--draft-kind", "dspark", "--draft-model", folder]
+    check_refused(quern, model, args, f'token {ord("a")} is "b" in {folder} and "a" in the model')
+
+
 def check_refused(quern, model, args, words):
     for where in ([], ["--isolate"]):
         r = quern("serve", model, "--port", "0", *args, *where)
