@@ -366,7 +366,8 @@ static enum qn_status seq_truncate(void *self, void *seq, int32_t n, struct qn_e
         return err_set(err, QN_BAD_INPUT, "scripted", "cannot cut %d tokens to %d", q->n, n);
     int32_t gone = q->n - n;
     q->n = n;
-    q->n_prompt = -1;
+    if (!sc->p.windows || n < q->n_prompt)
+        q->n_prompt = -1;
     q->echo = false;
     q->hash = 0;
     for (int32_t i = 0; i < n; i++)
@@ -413,24 +414,27 @@ static int32_t prompt_length(struct scripted *sc, const struct sseq *q)
 }
 
 /* Is the item's one token an answer (it follows logits) and not the last of an echoed prompt? */
-static bool continues(const struct sseq *q, const struct qn_step_item *item)
+static bool continues(const struct scripted *sc, const struct sseq *q,
+                      const struct qn_step_item *item)
 {
+    if (q->n_prompt >= 0 && sc->p.windows && item->n_logits == item->n_ids)
+        return true;
     if (q->n_prompt < 0 || item->n_ids != 1)
         return false;
     return !q->echo || q->n > q->n_prompt || item->ids[0] == answer_at(&q->a, 0);
 }
 
-static bool would_fail(const struct qn_step_item *item)
+static bool would_fail(const struct scripted *sc, const struct qn_step_item *item)
 {
     const struct sseq *q = (const struct sseq *)item->seq;
     int32_t k = q->n + item->n_ids - q->n_prompt;
-    return continues(q, item) && item->n_logits > 0 && q->a.fail_at == k;
+    return continues(sc, q, item) && item->n_logits > 0 && q->a.fail_at == k;
 }
 
 static void step_item(struct scripted *sc, const struct qn_step_item *item)
 {
     struct sseq *q = (struct sseq *)item->seq;
-    bool goes_on = continues(q, item);
+    bool goes_on = continues(sc, q, item);
     int32_t first_row = item->n_ids - item->n_logits;
     int32_t *ids = realloc(q->ids, (size_t)(q->n + item->n_ids) * sizeof *ids);
     QN_ASSERT(ids);
@@ -442,8 +446,8 @@ static void step_item(struct scripted *sc, const struct qn_step_item *item)
         q->ids[q->n++] = item->ids[i];
         q->hash = hash64(&item->ids[i], sizeof item->ids[i], q->hash);
         if (i >= first_row && i + 1 < item->n_ids) /* inside a prompt: the next token is likely */
-            row(sc, q->hash, item->ids[i + 1], false,
-                item->logits + (size_t)(i - first_row) * (size_t)sc->n_vocab);
+            row(sc, q->hash, goes_on ? answer_at(&q->a, q->n - q->n_prompt) : item->ids[i + 1],
+                false, item->logits + (size_t)(i - first_row) * (size_t)sc->n_vocab);
     }
     if (item->n_logits == 0)
         return;
@@ -480,7 +484,7 @@ static enum qn_status check_items(struct scripted *sc, struct qn_step_item *item
     if (n < 1 || rows > sc->p.max_rows)
         return err_set(err, QN_BAD_INPUT, "scripted", "%d items, %lld rows", n, (long long)rows);
     for (int32_t i = 0; i < n; i++)
-        if (would_fail(&items[i]))
+        if (would_fail(sc, &items[i]))
             return err_set(err, QN_INTERNAL, "scripted", "this step fails as its script says");
     return QN_OK;
 }

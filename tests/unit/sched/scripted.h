@@ -56,6 +56,8 @@ struct scripted_params {
     /* A new sequence that begins with a prompt answered before and goes on is that answer, read
      * again. Prompts of such a test must not begin with one another. */
     bool resumes;
+    /* A step of an answer may be a window: all its rows have logits, the script's. No echo then. */
+    bool windows;
 };
 
 enum qn_status scripted_create(const struct scripted_params *p, struct scripted **out,

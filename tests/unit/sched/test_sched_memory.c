@@ -229,6 +229,176 @@ static void test_parked_is_the_same(void **state)
     rig_down(&r);
 }
 
+/* ---- memory of what guesses ------------------------------------------------------------------ */
+
+/* Guesses that words of three letters go on; says to take so much for each token. On the
+ * scheduler's thread. */
+struct words {
+    int64_t token_bytes;
+    int32_t now, most, opened, closed; /* contexts */
+    int32_t no_open, no_draft;         /* every so many fail for want of memory; 0 = none */
+    int32_t asked;
+};
+
+static enum qn_status words_open(void *self, void *seq, void **ctx, struct qn_err *err)
+{
+    struct words *w = self;
+    if (w->no_open && w->asked++ % w->no_open == 0)
+        return err_set(err, QN_NO_MEMORY, "test", "no memory for a context");
+    w->opened++;
+    w->now++;
+    w->most = w->now > w->most ? w->now : w->most;
+    *ctx = seq;
+    return QN_OK;
+}
+
+static void words_close(void *self, void *ctx)
+{
+    struct words *w = self;
+    w->closed++;
+    w->now--;
+}
+
+static enum qn_status words_draft(void *self, struct draft *d, int32_t n, struct qn_err *err)
+{
+    struct words *w = self;
+    if (w->no_draft && w->asked++ % w->no_draft == 0)
+        return err_set(err, QN_NO_MEMORY, "test", "no memory for guesses");
+    for (int32_t i = 0; i < n; i++)
+        for (d[i].n = 0; d[i].n < d[i].most; d[i].n++) {
+            int32_t back = d[i].n - 3;
+            d[i].out[d[i].n] = back < 0 ? d[i].ids[d[i].n_ids + back] : d[i].out[back];
+            d[i].sure[d[i].n] = SPEC_SURE - 1;
+        }
+    return QN_OK;
+}
+
+static int64_t words_bytes(const void *self, int32_t n_tokens)
+{
+    return ((const struct words *)self)->token_bytes * n_tokens;
+}
+
+static const struct drafter_ops words_ops = {.name = "words",
+                                             .n_draft = 8,
+                                             .open = words_open,
+                                             .close = words_close,
+                                             .draft = words_draft,
+                                             .bytes = words_bytes};
+
+static struct spec_params words_spec(struct words *w)
+{
+    return (struct spec_params){.kind = SPEC_CUSTOM, .ops = &words_ops, .self = w, .fixed = true};
+}
+
+/* Nothing is planned or open any more, and nobody failed. */
+static void back_at_its_level(struct rig *r, const struct words *w)
+{
+    struct sched_stats st;
+    sched_stats(r->s, &st);
+    assert_int_equal(st.kv_planned, 0);
+    assert_int_equal(st.failed, 0);
+    assert_int_equal(w->now, 0);
+    assert_int_equal(w->opened, w->closed);
+}
+
+/* What a drafter holds is planned with its sequence: fewer run at a time, the others wait, and a
+ * request that could never have its guesses beside it is refused with numbers. */
+static void test_draft_memory_is_planned(void **state)
+{
+    static const struct {
+        int64_t bytes; /* of a draft token */
+        int32_t at_a_time;
+    } cases[] = {{0, 3}, {1, 1}, {2, 1}}; /* 312 tokens each, in 1000 */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct rig r;
+        struct scripted_counts c;
+        struct sched_stats st;
+        struct words w = {.token_bytes = cases[i].bytes};
+        struct gen *g = NULL;
+        struct qn_err err;
+        struct gen_params p = greedy(340);
+        rig_up(&r, (struct scripted_params){.windows = true, .token_bytes = 1},
+               (struct sched_params){.n_lane = 6, .kv_budget = 1000, .spec = words_spec(&w)});
+        crowd(&r, 8, greedy(300), 300);
+        scripted_counts(r.sc, &c);
+        sched_stats(r.s, &st);
+        assert_int_equal(c.alive_most, cases[i].at_a_time);
+        assert_int_equal(w.most, cases[i].at_a_time);
+        assert_true(c.held_most * (1 + cases[i].bytes) <= 1000);
+        assert_int_equal(w.opened, 8);
+        assert_true(st.spec.accepted > 8 * 200);
+        back_at_its_level(&r, &w);
+        if (cases[i].bytes == 2) {
+            assert_int_equal(submit_err(&r, "hello", &p, &g, &err), QN_BAD_INPUT);
+            assert_non_null(strstr(err.msg, "which is enough for 333 tokens"));
+        }
+        rig_down(&r);
+    }
+}
+
+/* Answers without a limit give their drafter's memory back with their own, and get both again. */
+static void test_draft_memory_is_parked(void **state)
+{
+    struct rig r;
+    struct scripted_counts c;
+    struct sched_stats st;
+    struct words w = {.token_bytes = 1};
+    rig_up(
+        &r,
+        (struct scripted_params){.windows = true, .token_bytes = 1, .resumes = true, .n_ctx = 4096},
+        (struct sched_params){.n_lane = 4, .kv_budget = 2400, .spec = words_spec(&w)});
+    crowd(&r, 5, greedy(-1), 1200 - 12);
+    scripted_counts(r.sc, &c);
+    sched_stats(r.s, &st);
+    assert_true(st.parked > 0);
+    assert_int_equal(c.alive_most, 2);
+    assert_int_equal(w.most, 2);
+    assert_int_equal(w.opened, 5 + st.parked);
+    assert_true(c.held_most * 2 <= 2400);
+    back_at_its_level(&r, &w);
+    rig_down(&r);
+}
+
+/* There is no memory for a step's guesses, for the guessing itself, for a drafter's context: the
+ * step, or the answer, is made without. */
+static void test_no_memory_for_guesses(void **state)
+{
+    enum { SAID = 60 };
+    char prompt[100], text[SAID + 1] = {0};
+    for (int i = 0; i < SAID; i++)
+        text[i] = "abc"[i % 3];
+    snprintf(prompt, sizeof prompt, "[[say:%s]]", text);
+    int64_t least = (int64_t)strlen(prompt) + SAID, accepted[2];
+    for (int tight = 0; tight < 2; tight++) {
+        struct rig r;
+        struct answer a;
+        struct words w = {0};
+        rig_up(&r, (struct scripted_params){.windows = true},
+               (struct sched_params){.spec = words_spec(&w)});
+        scripted_max_tokens(r.sc, tight ? least : -1);
+        run(&r, prompt, greedy(500), &a);
+        accepted[tight] = a.last.usage.spec.accepted;
+        expect(&a, text, GEN_STOP_EOS, SAID + 1);
+        back_at_its_level(&r, &w);
+        rig_down(&r);
+    }
+    assert_true(accepted[1] > 0 && accepted[1] < accepted[0]); /* the last steps went alone */
+    for (int every = 1; every <= 3; every++)
+        for (int what = 0; what < 2; what++) {
+            struct rig r;
+            struct sched_stats st;
+            struct words w = {.no_open = what ? 0 : every, .no_draft = what ? every : 0};
+            rig_up(&r, (struct scripted_params){.windows = true},
+                   (struct sched_params){.n_lane = 3, .spec = words_spec(&w)});
+            crowd(&r, 6, greedy(100), 100);
+            sched_stats(r.s, &st);
+            assert_true(every == 1 ? st.spec.rounds == 0 : st.spec.accepted > 0);
+            assert_true(what || (w.opened > 0) == (every > 1));
+            back_at_its_level(&r, &w);
+            rig_down(&r);
+        }
+}
+
 /* ---- one prompt, several answers ------------------------------------------------------------- */
 
 static const char story[] =
@@ -442,6 +612,9 @@ int main(void)
         cmocka_unit_test(test_open_ends),
         cmocka_unit_test(test_real_shortage),
         cmocka_unit_test(test_parked_is_the_same),
+        cmocka_unit_test(test_draft_memory_is_planned),
+        cmocka_unit_test(test_draft_memory_is_parked),
+        cmocka_unit_test(test_no_memory_for_guesses),
         cmocka_unit_test(test_share),
         cmocka_unit_test(test_share_reader_leaves),
         cmocka_unit_test(test_share_no_memory),
