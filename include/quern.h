@@ -211,7 +211,11 @@ QN_API int32_t qn_cache_reach(const struct qn_cache *c);
 struct qn_disk_params {
     const char *dir; /* made when it is not there; for one process at a time */
     int64_t bytes;   /* most that it may take, of all models together; 0 = no bound */
+    int64_t
+        idle_ms; /* what is on disk and nobody used for so long leaves memory; 0 = it stays while
+                        there is room */
 };
+#define QN_DISK_IDLE_MS_MAX ((int64_t)1 << 33) /* some hundred days */
 /* QN_BUSY: another process has the folder. Reads the model's weights once, to know them again. */
 QN_API enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_params *p,
                                          struct qn_err *err);
@@ -241,6 +245,7 @@ struct qn_disk_stats {
     int64_t damaged, evicted;          /* records that failed a check; that were aged away */
     int64_t restores, restored_tokens, restored_bytes, restore_us;
     int64_t restored_draft_tokens; /* of the draft head's memory */
+    int64_t demoted_tokens;        /* that left memory for being idle */
 };
 
 struct qn_cache_stats {

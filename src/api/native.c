@@ -278,6 +278,7 @@ static void stats_disk(struct jw *w, const struct qn_disk_stats *d)
     jw_ki64(w, "restored_draft_tokens", d->restored_draft_tokens);
     jw_ki64(w, "restored_bytes", d->restored_bytes);
     jw_kreal(w, "restore_seconds", (double)d->restore_us / 1e6);
+    jw_ki64(w, "demoted_tokens", d->demoted_tokens);
     jw_obj_end(w);
 }
 

@@ -281,11 +281,11 @@ static enum qn_status describe(const struct qn_cache *c, const char *memo, struc
 enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_params *p,
                                   struct qn_err *err)
 {
-    if (c->disk || !p->dir || !*p->dir || p->bytes < 0)
+    if (c->disk || !p->dir || !*p->dir || p->bytes < 0 || p->idle_ms < 0 ||
+        p->idle_ms > QN_DISK_IDLE_MS_MAX)
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
-                "a disk cache needs a folder, once, and a size of 0 or "
-                "more");
-    struct tier_params tp = {.dir = p->dir, .max_bytes = p->bytes};
+                "a disk cache needs a folder, once, and a size and a time of 0 or more");
+    struct tier_params tp = {.dir = p->dir, .max_bytes = p->bytes, .idle_us = p->idle_ms * 1000};
     struct buf memo = BUF_INIT, about[TIER_SIDES] = {BUF_INIT, BUF_INIT};
     QN_TRY(dir_make(p->dir, err));
     path_join(&memo, p->dir, "weights");
@@ -352,6 +352,7 @@ static void disk_stats(const struct qn_cache *c, struct qn_disk_stats *out)
         .evicted = s.store.evicted,
         .restores = s.restores,
         .restored_tokens = s.restored_tokens,
+        .demoted_tokens = s.demoted_tokens,
         .restored_bytes = s.store.read_bytes,
         .restore_us = s.restore_us,
         .restored_draft_tokens = s.restored_rows,

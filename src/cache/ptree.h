@@ -106,6 +106,11 @@ enum qn_status ptree_add(struct ptree *t, const struct ptree_line *line, int32_t
 
 /* Drops the least valuable until at most `bytes` are idle, or nothing is left that could go. */
 void ptree_trim(struct ptree *t, int64_t bytes);
+/* Lookups and keeps so far, and what was not in any of those since it was `clock`: leaves, and then
+ * those that became leaves, go when no sequence holds them and may() says so. Tokens dropped. */
+uint64_t ptree_clock(const struct ptree *t);
+int64_t ptree_drop_unused(struct ptree *t, uint64_t clock,
+                          bool (*may)(void *arg, struct ptree_node *leaf), void *arg);
 /* Down to the tree's limit, and somewhat below so that it is not done at every turn. */
 void ptree_settle(struct ptree *t);
 

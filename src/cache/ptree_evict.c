@@ -117,6 +117,43 @@ void ptree_trim(struct ptree *t, int64_t bytes)
     }
 }
 
+uint64_t ptree_clock(const struct ptree *t)
+{
+    return t->clock;
+}
+
+static struct ptree_node *deepest(struct ptree_node *n)
+{
+    while (n->child)
+        n = n->child;
+    return n;
+}
+
+/* Children before their parents. */
+static void drop_unused_below(struct ptree *t, struct ptree_node *root, uint64_t clock,
+                              bool (*may)(void *arg, struct ptree_node *leaf), void *arg)
+{
+    struct ptree_node *n = deepest(root), *next;
+    for (bool more = n != root; more; n = next) {
+        next = n->next ? deepest(n->next) : n->parent;
+        more = next != root; /* which evict takes along when it empties it */
+        if (!n->child && n->used <= clock && n->used_end <= clock &&
+            !t->ops->in_use(t->self, n->part) && may(arg, n))
+            evict(t, n);
+    }
+}
+
+int64_t ptree_drop_unused(struct ptree *t, uint64_t clock,
+                          bool (*may)(void *arg, struct ptree_node *leaf), void *arg)
+{
+    int64_t before = t->stats.evicted;
+    for (struct ptree_node *r = t->roots, *next; r; r = next) {
+        next = r->next;
+        drop_unused_below(t, r, clock, may, arg);
+    }
+    return t->stats.evicted - before;
+}
+
 void ptree_settle(struct ptree *t)
 {
     if (t->ops->idle_all(t->self) > t->limit)

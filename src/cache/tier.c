@@ -180,6 +180,7 @@ enum qn_status tier_open(const struct tier_params *p, struct tier **out, struct 
     t->anywhere = !kv_end_bytes(p->trees[0].ex);
     t->epoch = 1;
     t->dirty = true;
+    t->idle_us = p->idle_us;
     enum qn_status s = QN_OK;
     for (int32_t i = 0; s == QN_OK && i < p->n_tree; i++)
         s = open_side(t, p, &p->trees[i], err);
@@ -567,7 +568,8 @@ int32_t tier_tick(struct tier *t, bool busy)
     load_tick(t);
     if (t->flushing || load_busy(t))
         return 2;
-    return t->dirty ? (int32_t)((every - since) / 1000) + 1 : t->n_put ? 50 : 0;
+    int32_t old = demote_tick(t);
+    return t->dirty ? (int32_t)((every - since) / 1000) + 1 : t->n_put ? 50 : old;
 }
 
 /* ---- flushing ------------------------------------------------------------------------------- */
@@ -579,7 +581,7 @@ struct count {
 
 /* Whether the line is on disk with all it continues: so that it can be gone on from, or, without
  * `end`, its tokens; and, if there is to be one, its tail. */
-static bool durable(struct side *sd, const struct ptree_line *line, bool end, bool tail)
+static bool line_durable(struct side *sd, const struct ptree_line *line, bool end, bool tail)
 {
     struct dchain c;
     if (!tier_chain(sd, line, !end, &c))
@@ -591,21 +593,27 @@ static bool durable(struct side *sd, const struct ptree_line *line, bool end, bo
     return yes;
 }
 
+bool tier_durable(struct side *sd, const struct ptree_node *node)
+{
+    int32_t n = ptree_node_end(node);
+    bool tail = worth(sd->t, node) && side_tail(sd, ptree_node_part(node)), yes = false;
+    int32_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
+    if (ids) {
+        struct ptree_line line = {ptree_node_ns(node), ids, n};
+        ptree_node_line(node, ids);
+        yes = line_durable(sd, &line, ptree_node_good(node), tail);
+    }
+    free(ids);
+    return yes;
+}
+
 /* A node whose end nobody can go on behind serves only those behind it: it is no end of its own,
  * and its tokens count when they are there. */
 static void count_node(void *arg, struct ptree_node *node)
 {
     struct count *c = arg;
-    int32_t n = ptree_node_end(node), own = n - ptree_node_from(node);
-    bool end = ptree_node_good(node);
-    bool tail = worth(c->sd->t, node) && side_tail(c->sd, ptree_node_part(node));
-    int32_t *ids = malloc(((size_t)n + 1) * sizeof *ids);
-    bool kept = false;
-    if (ids) {
-        ptree_node_line(node, ids);
-        kept = durable(c->sd, &(struct ptree_line){ptree_node_ns(node), ids, n}, end, tail);
-    }
-    free(ids);
+    int32_t own = ptree_node_end(node) - ptree_node_from(node);
+    bool end = ptree_node_good(node), kept = tier_durable(c->sd, node);
     c->f->nodes += end;
     c->f->durable_nodes += end && kept;
     if (c->sd != &c->sd->t->sides[TIER_MODEL])

@@ -44,6 +44,7 @@ struct tier_params {
     int32_t n_tree;
     const char *dir;
     int64_t max_bytes; /* 0 = no bound */
+    int64_t idle_us;   /* what nobody used for so long leaves memory; 0 = only for want of it */
 };
 
 /* Becomes the trees' second tier. */
@@ -75,6 +76,7 @@ struct tier_stats {
     int64_t restore_us;                /* they took */
     int64_t restored_rows;             /* of the other trees' tokens */
     int64_t known_tokens;              /* on disk for this model */
+    int64_t demoted_tokens;            /* that left memory for being idle */
 };
 void tier_stats(const struct tier *t, struct tier_stats *out);
 

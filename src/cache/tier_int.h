@@ -12,6 +12,13 @@
 
 struct load; /* what is being read */
 
+enum { DEMOTE_NOTES = 8 };
+struct demote { /* tier_demote.c: what the tree's clock said when, the oldest first */
+    int64_t at[DEMOTE_NOTES];
+    uint64_t clock[DEMOTE_NOTES];
+    int32_t n;
+};
+
 /* A tree and its records. */
 struct side {
     struct tier *t;
@@ -21,6 +28,7 @@ struct side {
     const struct dnode *tried;
     int32_t tried_at;
     int64_t tried_us;
+    struct demote demote;
 };
 
 struct tier {
@@ -39,6 +47,7 @@ struct tier {
     bool anywhere; /* lines can be gone on from at any token */
     /* When the tree was last looked at; for whole pages; for ends of lines. */
     int64_t look_us, pages_us, ends_us;
+    int64_t idle_us; /* 0 = nothing leaves memory for being old */
 
     /* The reader: one thing at a time. Under mu what both threads touch. */
     pthread_t reader;
@@ -66,6 +75,12 @@ void tier_again(struct tier *t);
 void tier_forget(struct side *sd, struct dnode *n);
 /* dtree_find of records that are there. */
 bool tier_chain(struct side *sd, const struct ptree_line *line, bool most, struct dchain *out);
+/* Whether memory could lose the node's part: it is on disk with all it continues, its end too if it
+ * can be gone on from, and its tail if it is to have one there. */
+bool tier_durable(struct side *sd, const struct ptree_node *node);
+
+/* tier_demote.c: milliseconds until it wants to be called again; 0 = there is nothing to wait for. */
+int32_t demote_tick(struct tier *t);
 
 /* tier_load.c */
 enum qn_status load_open(struct tier *t, struct qn_err *err);

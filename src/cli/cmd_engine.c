@@ -14,7 +14,7 @@
 
 struct engine_opts {
     const char *model, *kv_quant, *disk, *draft_model;
-    int64_t ctx, threads, cache, mtp, disk_max, draft_kind;
+    int64_t ctx, threads, cache, mtp, disk_max, disk_idle, draft_kind;
 };
 
 static const struct cli_opt engine_opts[] = {
@@ -48,6 +48,13 @@ static const struct cli_opt engine_opts[] = {
      .max = 1e15,
      .help = "Most that it may take.",
      .off = CLI_AT_SIZE(struct engine_opts, disk_max)},
+    {.name = "ssd-cache-idle",
+     .type = CLI_INT,
+     .arg = "SECONDS",
+     .min = 0,
+     .max = 8e6,
+     .help = "When what nobody uses leaves memory.",
+     .off = CLI_AT_INT(struct engine_opts, disk_idle)},
     {.name = "draft-kind",
      .type = CLI_INT,
      .arg = "N",
@@ -97,7 +104,8 @@ static int run_engine(const struct cli *c, void *opts)
                               .draft_model = o->draft_model,
                               .cache_bytes = o->cache,
                               .disk_dir = o->disk,
-                              .disk_bytes = o->disk_max};
+                              .disk_bytes = o->disk_max,
+                              .disk_idle_s = o->disk_idle};
     if (st == QN_OK)
         st = served_open(&p, &s, &err);
     if (st == QN_OK)

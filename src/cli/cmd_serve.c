@@ -38,7 +38,7 @@ struct serve_opts {
     const char *model, *host, *api_key_file, *config;
     const char *kv_quant;
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
-    int64_t memory_budget, kv_budget, prompt_cache, disk_max;
+    int64_t memory_budget, kv_budget, prompt_cache, disk_max, disk_idle;
     const char *disk;
     struct cli_strs aliases, cors, api_keys;
     bool insecure, isolate, no_access_log;
@@ -131,6 +131,16 @@ static const struct cli_opt serve_opts[] = {
      .def_text = "16G",
      .help = "Most that --ssd-cache may take on disk, what is there included; 0 = no bound.",
      .off = CLI_AT_SIZE(struct serve_opts, disk_max)},
+    {.name = "ssd-cache-idle",
+     .type = CLI_INT,
+     .arg = "SECONDS",
+     .min = 0,
+     .max = 8e6,
+     .def = "0",
+     .help =
+         "With --ssd-cache: prompts that nobody used for so long leave memory and are read back "
+         "when they are asked for; 0 = they stay while there is room.",
+     .off = CLI_AT_INT(struct serve_opts, disk_idle)},
     {.name = "max-queue",
      .type = CLI_INT,
      .arg = "N",
@@ -422,6 +432,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         .mtp = draft_opts_mtp(&o->draft),
         .disk_dir = o->disk,
         .disk_bytes = cli_given(c, "ssd-cache-max") ? o->disk_max : DISK_BYTES,
+        .disk_idle_s = o->disk_idle,
         .draft_kind = draft_opts_kind(&o->draft),
         .draft_model = draft_opts_model(&o->draft),
     };

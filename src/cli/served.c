@@ -25,7 +25,8 @@ static enum qn_status open_here(const struct served_params *p, struct served_eng
     const struct qn_cache_params cp = {.bytes = p->cache_bytes};
     QN_TRY(qn_cache_create(s->engine, &cp, &s->cache, err));
     if (p->disk_dir) {
-        const struct qn_disk_params dp = {.dir = p->disk_dir, .bytes = p->disk_bytes};
+        const struct qn_disk_params dp = {
+            .dir = p->disk_dir, .bytes = p->disk_bytes, .idle_ms = p->disk_idle_s * 1000};
         QN_TRY(qn_cache_disk_open(s->cache, &dp, err));
     }
     s->lm = lm_of_cache(s->cache);
@@ -54,13 +55,14 @@ static bool is_up(void *arg)
 static enum qn_status open_child(const struct served_params *p, struct served_engine *s,
                                  struct qn_err *err)
 {
-    char threads[24], ctx[24], cache[24], disk_max[24],
+    char threads[24], ctx[24], cache[24], disk_max[24], disk_idle[24],
         dir_flag[] = "--model", threads_flag[] = "--threads", ctx_flag[] = "--ctx",
         cache_flag[] = "--prompt-cache", kv_flag[] = "--kv-quant", disk_flag[] = "--ssd-cache",
-        max_flag[] = "--ssd-cache-max", verb[] = "engine-process", self[] = "/proc/self/exe";
+        max_flag[] = "--ssd-cache-max", idle_flag[] = "--ssd-cache-idle", verb[] = "engine-process",
+        self[] = "/proc/self/exe";
     static char mtp_flag[] = "--mtp", modes[][2] = {"0", "1", "2", "3"},
                 kind_flag[] = "--draft-kind", draft_flag[] = "--draft-model";
-    char *argv[25] = {self, verb, dir_flag, (char *)p->dir};
+    char *argv[27] = {self, verb, dir_flag, (char *)p->dir};
     int n = 4;
     snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
     snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
@@ -92,11 +94,14 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
         argv[n++] = (char *)p->draft_model;
     }
     snprintf(disk_max, sizeof disk_max, "%lld", (long long)p->disk_bytes);
+    snprintf(disk_idle, sizeof disk_idle, "%lld", (long long)p->disk_idle_s);
     if (p->disk_dir) {
         argv[n++] = disk_flag;
         argv[n++] = (char *)(uintptr_t)p->disk_dir;
         argv[n++] = max_flag;
         argv[n++] = disk_max;
+        argv[n++] = idle_flag;
+        argv[n++] = disk_idle;
     }
     QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
     QN_TRY(open_text(p->dir, s, err));

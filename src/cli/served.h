@@ -32,7 +32,7 @@ struct served_params {
     int64_t cache_bytes;  /* of the prompt cache; 0 = none */
     const char *kv_quant; /* NULL = off */
     const char *disk_dir; /* its tier on disk; NULL = none */
-    int64_t disk_bytes;
+    int64_t disk_bytes, disk_idle_s;
     bool isolate;
     enum qn_mtp_mode mtp;
     enum qn_draft_kind draft_kind;

@@ -277,6 +277,9 @@ static void write_cache(struct text *t, const struct sched_stats *s)
            "Tokens of what guesses read back from disk.", (double)c->disk.restored_draft_tokens);
     single(t, "disk_cache_restore_seconds_total", "counter", "Time that took.",
            (double)c->disk.restore_us / 1e6);
+    single(t, "disk_cache_demoted_tokens_total", "counter",
+           "Tokens that left memory for being idle (--ssd-cache-idle).",
+           (double)c->disk.demoted_tokens);
 }
 
 /* The names that vLLM gives them. */

@@ -82,6 +82,23 @@ def test_a_restart_costs_one_token(serve, kind, tmp_path, where):  # noqa: F811
     assert ask(s, TEXT[::-1] * 9) == (third, len(TEXT) * 9 - 1)
 
 
+def test_idle_prompts_leave_memory(serve, tmp_path):  # noqa: F811
+    folder = make_kind("windows", tmp_path)
+    s = serve(folder, "--ssd-cache", tmp_path / "kv", "--ssd-cache-idle", 1, "--ctx", 2048)
+    first = ask(s, TEXT * 6)
+    for _ in range(200):
+        with urllib.request.urlopen(s.url + "/stats", timeout=60) as r:
+            cache = json.load(r)["prompt_cache"]
+        if cache["tokens"] == 0:
+            break
+        time.sleep(0.1)
+    assert cache["tokens"] == 0 and cache["bytes"] == 0
+    assert cache["disk"]["demoted_tokens"] > len(TEXT) * 6
+    assert ask(s, TEXT * 6) == (first[0], len(TEXT) * 6 - 1)
+    assert disk(s)["restores"] == 1
+
+
+
 def test_damage_is_a_miss(serve, kind, tmp_path, quern):  # noqa: F811
     folder = tmp_path / "kv"
     args = (kind, "--ssd-cache", folder, "--ctx", 2048)

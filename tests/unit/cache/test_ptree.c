@@ -370,6 +370,15 @@ static int64_t n_operations(void)
     return v ? atoll(v) : 20000;
 }
 
+/* Half of the unused may go. */
+static bool may_go(void *arg, struct ptree_node *leaf)
+{
+    const struct world *w = arg;
+    assert_true(ptree_node_leaf(leaf));
+    assert_false(fake_ops.in_use(arg, ptree_node_part(leaf)));
+    return (ptree_node_from(leaf) + w->n_part) % 2 == 0;
+}
+
 static void run_random(bool stateful, int64_t limit)
 {
     struct world *w = calloc(1, sizeof *w);
@@ -390,6 +399,14 @@ static void run_random(bool stateful, int64_t limit)
             unpin(w);
         else if (what == 14 && rnd(8) == 0)
             ptree_trim(w->t, limit / 2);
+        else if (what == 15 && rnd(8) == 0) {
+            struct ptree_stats st;
+            ptree_stats(w->t, &st);
+            uint64_t ago = (uint64_t)rnd(60), now = ptree_clock(w->t);
+            int64_t left = st.n_token - ptree_drop_unused(w->t, now - ago % (now + 1), may_go, w);
+            ptree_stats(w->t, &st);
+            assert_int_equal(st.n_token, left);
+        }
         if (i % 16 == 0) {
             ptree_trim(w->t, limit);
             check_tree(w, limit);

@@ -70,14 +70,19 @@ static void open_engine(struct rig *r)
     r->v = qn_engine_info(r->e)->n_vocab;
 }
 
-static void open_cache(struct rig *r, int64_t disk_bytes)
+static void open_cache_idle(struct rig *r, int64_t disk_bytes, int64_t idle_ms)
 {
     struct qn_err err = {0};
     struct qn_cache_params p = {.bytes = (int64_t)1 << 30, .interval = EVERY};
-    struct qn_disk_params d = {.dir = r->dir, .bytes = disk_bytes};
+    struct qn_disk_params d = {.dir = r->dir, .bytes = disk_bytes, .idle_ms = idle_ms};
     CHECK_OK(qn_cache_create(r->e, &p, &r->c, &err), err);
     CHECK_OK(qn_cache_disk_open(r->c, &d, &err), err);
     r->reach = qn_cache_reach(r->c);
+}
+
+static void open_cache(struct rig *r, int64_t disk_bytes)
+{
+    open_cache_idle(r, disk_bytes, 0);
 }
 
 static void close_cache(struct rig *r)
@@ -403,6 +408,54 @@ static void small_folder(struct rig *r)
     no_more_than_had(r);
 }
 
+static int64_t tokens_in_memory(const struct rig *r)
+{
+    struct qn_cache_stats s;
+    qn_cache_stats(r->c, &s);
+    return s.tokens;
+}
+
+/* Calls the tick as a server without work does, for so long or until `tokens` are left. */
+static void rest(struct rig *r, int ms, int64_t tokens)
+{
+    for (int i = 0; i < ms && tokens_in_memory(r) > tokens; i++) {
+        qn_cache_tick(r->c, false);
+        usleep(1000);
+    }
+}
+
+/* What nobody uses leaves memory when it is on disk and no sequence holds it, and comes back. */
+static void idle(struct rig *r)
+{
+    enum { IDLE_MS = 80, LONG_MS = 20000 };
+    struct qn_err err = {0};
+    struct qn_seq *held;
+    close_cache(r);
+    CHECK_OK(dir_remove(r->dir, &err), err);
+    open_cache_idle(r, 0, IDLE_MS);
+    fault_arm_from("store.write.full", 1);
+    go(r, &r->lines[0], N);
+    int64_t all = tokens_in_memory(r);
+    rest(r, 3 * IDLE_MS, 0);
+    assert_int_equal(tokens_in_memory(r), all); /* not on disk: stays */
+    fault_disarm();
+    close_cache(r);
+    open_cache_idle(r, 0, IDLE_MS);
+    for (int k = 0; k < LINES; k++)
+        go(r, &r->lines[k], N);
+    struct qn_line line = {NULL, r->lines[1].ids, N};
+    CHECK_OK(qn_cache_seq(r->c, &line, &held, NULL, &err), err);
+    rest(r, LONG_MS, N);
+    assert_true(tokens_in_memory(r) >= qn_seq_len(held) && tokens_in_memory(r) <= N);
+    qn_seq_free(held);
+    rest(r, LONG_MS, 0);
+    assert_int_equal(tokens_in_memory(r), 0);
+    assert_true(disk(r).demoted_tokens >= 2 * N);
+    for (int k = 0; k < LINES; k++)
+        assert_int_equal(reuse(r, &r->lines[k], N), N - 1);
+    assert_true(disk(r).restores >= LINES);
+}
+
 static void test_model(void **state)
 {
     const char *name = *state;
@@ -412,6 +465,7 @@ static void test_model(void **state)
     damage(r);
     full_disk(r);
     small_folder(r);
+    idle(r);
     free_rig(r);
 }
 
