@@ -1,6 +1,6 @@
 /*
- * tier_demote.c - what nobody has used for long leaves memory and stays on disk, where it comes back
- * from when it is asked for (tier_load.c). Only what is durable with all it continues, and what no
+ * tier_demote.c - what nobody has used for long leaves memory and stays on disk, from where it comes
+ * back when it is asked for (tier_load.c). Only what is durable with all it continues, and what no
  * sequence holds. The scheduler's thread.
  *
  * A tree tells time in lookups. Every eighth of the wanted idle time what its clock says is noted;

@@ -79,7 +79,7 @@ bool tier_chain(struct side *sd, const struct ptree_line *line, bool most, struc
  * can be gone on from, and its tail if it is to have one there. */
 bool tier_durable(struct side *sd, const struct ptree_node *node);
 
-/* tier_demote.c: milliseconds until it wants to be called again; 0 = there is nothing to wait for. */
+/* tier_demote.c: milliseconds until it wants to be called again; 0 = nothing to wait for. */
 int32_t demote_tick(struct tier *t);
 
 /* tier_load.c */
