@@ -1,7 +1,7 @@
 /*
- * tier_demote.c - what nobody has used for long leaves memory and stays on disk, from where it comes
- * back when it is asked for (tier_load.c). Only what is durable with all it continues, and what no
- * sequence holds. The scheduler's thread.
+ * tier_demote.c - what nobody has used for long leaves memory and stays on disk, from where it
+ * comes back when it is asked for (tier_load.c). Only what is durable with all it continues, and
+ * what no sequence holds. The scheduler's thread.
  *
  * A tree tells time in lookups. Every eighth of the wanted idle time what its clock says is noted;
  * what was not used since the note that is old enough was idle for that long, and at most an eighth
