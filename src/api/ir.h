@@ -42,6 +42,8 @@ struct api_model {
     struct resp_store *responses;     /* where /v1/responses keeps answers; NULL = nowhere */
     const struct qn_model_info *info; /* sizes, for /stats; NULL = not known */
     struct gram_store *grams;         /* NULL = no constrained output */
+    const char *conversations;        /* folder of /admin/conversations; NULL = none */
+    const uint8_t *kv_fingerprint;    /* [32] by which files of KV memory know the model; or NULL */
     bool (*up)(void *arg);            /* any thread; NULL = always: the engine can answer now */
     void *up_arg;
     int64_t created;      /* Unix seconds */

@@ -8,7 +8,9 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "cache/cache_file.h"
 #include "cache/heads.h"
+#include "cache/saved.h"
 #include "cache/tier.h"
 #include "exec/kv.h"
 #include "model/engine.h"
@@ -26,7 +28,9 @@ struct qn_cache {
     double heads_share;  /* of all bytes */
     int64_t bytes_max;
     int32_t interval;
-    struct tier *disk; /* NULL = none */
+    struct tier *disk;        /* NULL = none */
+    struct saved *files;      /* NULL = none */
+    struct record_name model; /* none = not known yet */
 };
 
 /* ---- parts ------------------------------------------------------------------------------------
@@ -173,6 +177,7 @@ void qn_cache_free(struct qn_cache *c)
 {
     if (!c)
         return;
+    saved_close(c->files);
     tier_close(c->disk);
     heads_free(c->heads);
     ptree_free(c->tree);
@@ -254,6 +259,30 @@ void qn_cache_trim(struct qn_cache *c, int64_t bytes)
 /* ---- the disk ---------------------------------------------------------------------------------
  */
 
+/* The fingerprint, once; dir: where sums of weights are remembered. */
+static enum qn_status know_model(struct qn_cache *c, const char *dir, struct qn_err *err)
+{
+    struct buf memo = BUF_INIT;
+    if (!record_name_none(&c->model))
+        return QN_OK;
+    path_join(&memo, dir, "weights");
+    enum qn_status st = buf_ok(&memo, "a path", err);
+    if (st == QN_OK)
+        st = model_fingerprint(c->e, buf_z(&memo), c->model.b, err);
+    if (st != QN_OK)
+        c->model = (struct record_name){{0}};
+    buf_free(&memo);
+    return st;
+}
+
+/* A line for people. */
+static void about_model(const struct qn_cache *c, struct buf *out)
+{
+    const struct qn_model_info *info = qn_engine_info(c->e);
+    buf_addf(out, "%s (%s, %lld bytes a token)", info->name, info->family,
+             (long long)info->kv_token_bytes);
+}
+
 /* The trees that go to disk, with a line about each. */
 static enum qn_status describe(const struct qn_cache *c, const char *memo, struct tier_params *tp,
                                struct buf about[TIER_SIDES], struct qn_err *err)
@@ -261,8 +290,8 @@ static enum qn_status describe(const struct qn_cache *c, const char *memo, struc
     const struct qn_model_info *info = qn_engine_info(c->e);
     struct tier_tree *t = tp->trees;
     t[TIER_MODEL] = (struct tier_tree){.ex = c->ex, .tree = c->tree};
-    buf_addf(&about[TIER_MODEL], "%s (%s, %lld bytes a token)\n", info->name, info->family,
-             (long long)info->kv_token_bytes);
+    about_model(c, &about[TIER_MODEL]);
+    buf_addc(&about[TIER_MODEL], '\n');
     QN_TRY(model_fingerprint(c->e, memo, t[TIER_MODEL].model.b, err));
     if (c->heads) {
         t[TIER_HEAD] = heads_tree(c->heads);
@@ -294,6 +323,8 @@ enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_param
         st = describe(c, buf_z(&memo), &tp, about, err);
     if (st == QN_OK)
         st = tier_open(&tp, &c->disk, err);
+    if (st == QN_OK)
+        c->model = tp.trees[TIER_MODEL].model;
     buf_free(&memo);
     for (int i = 0; i < TIER_SIDES; i++)
         buf_free(&about[i]);
@@ -329,6 +360,48 @@ bool qn_cache_flush(struct qn_cache *c, bool begin, struct qn_cache_flush *out)
                                    .durable_nodes = f.durable_nodes,
                                    .durable_tokens = f.durable_tokens};
     memcpy(out->error, f.error, sizeof out->error);
+    return true;
+}
+
+/* ---- files of single conversations ------------------------------------------------------------
+ */
+
+enum qn_status pcache_files_open(struct qn_cache *c, const char *dir, struct qn_err *err)
+{
+    if (c->files || !c->bytes_max)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "files of conversations need a prompt cache of more than 0 bytes, once");
+    struct saved_params sp = {.ex = c->ex, .tree = c->tree, .dir = dir};
+    struct buf about = BUF_INIT;
+    sp.limit = c->bytes_max - (int64_t)((double)c->bytes_max * c->heads_share);
+    QN_TRY(conv_folder(dir, err));
+    QN_TRY(know_model(c, dir, err));
+    about_model(c, &about);
+    sp.about = buf_str(&about);
+    sp.model = c->model;
+    enum qn_status st = buf_ok(&about, "a line", err);
+    if (st == QN_OK)
+        st = saved_open(&sp, &c->files, err);
+    buf_free(&about);
+    return st;
+}
+
+bool pcache_has_files(const struct qn_cache *c)
+{
+    return c->files != NULL;
+}
+
+const uint8_t *pcache_fingerprint(const struct qn_cache *c)
+{
+    return record_name_none(&c->model) ? NULL : c->model.b;
+}
+
+bool pcache_file(struct qn_cache *c, const struct cache_file_ask *ask, struct cache_file_told *out)
+{
+    if (c->files)
+        return saved_run(c->files, ask, out);
+    *out = (struct cache_file_told){0};
+    err_set(&out->err, QN_UNSUPPORTED, WHERE, "no folder for files of conversations is open");
     return true;
 }
 

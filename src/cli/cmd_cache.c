@@ -1,7 +1,7 @@
 /*
  * cmd_cache.c - `quern cache ls | rm | verify DIR...`: what the folders of --ssd-cache hold, by
- * model. Reads what is there itself; only rm changes anything, and only while no server has the
- * folder.
+ * model, and those of --conversations (cache_conv.h), by name. Reads what is there itself; only rm
+ * changes anything, and the records of a cache only while no server has the folder.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/cache_conv.h"
 #include "cli/verbs.h"
 #include "store/store.h"
 
@@ -36,7 +37,8 @@ static const struct cli_opt cache_opts[] = {
      .arg = "DAYS",
      .min = 1,
      .max = 100000,
-     .help = "rm: models of which nothing was read or written for so many days.",
+     .help = "rm: models of which nothing was read or written for so many days, and conversations "
+             "that were saved so long ago.",
      .off = CLI_AT_INT(struct cache_opts, older)},
     {.name = "all",
      .type = CLI_FLAG,
@@ -140,7 +142,8 @@ static struct table *table_create(struct qn_err *err)
 
 /* ---- showing --------------------------------------------------------------------------------- */
 
-static void show_json(const char *dir, const struct table *t, struct jw *w)
+static void show_json(const char *dir, const struct table *t, const struct conv_rows *convs,
+                      struct jw *w)
 {
     jw_obj(w);
     jw_kstrz(w, "dir", dir);
@@ -162,6 +165,8 @@ static void show_json(const char *dir, const struct table *t, struct jw *w)
         jw_obj_end(w);
     }
     jw_arr_end(w);
+    jw_key(w, "conversations");
+    conv_rows_json(convs, w);
     jw_obj_end(w);
 }
 
@@ -183,13 +188,25 @@ static void show_row(const struct row *r, struct buf *out)
                  r->damaged, r->other_format, r->left_over, r->foreign);
 }
 
-static void show_table(const char *dir, const struct table *t, struct buf *out)
+static void show_table(const char *dir, const struct table *t, const struct conv_rows *convs,
+                       struct buf *out)
 {
     buf_addf(out, "%s\n", dir);
-    if (!t->n)
+    if (!t->n && !convs->n)
         buf_addz(out, "  nothing is kept here\n");
+    conv_rows_text(convs, out);
     for (int i = 0; i < t->n; i++)
         show_row(&t->rows[i], out);
+}
+
+/* One folder or file, in either form. */
+static enum qn_status list_one(const struct cli *c, const char *path, bool whole, struct table *t,
+                               struct conv_rows *convs, struct qn_err *err)
+{
+    t->n = 0;
+    if (!conv_arg_is_file(path))
+        QN_TRY(survey(c, path, whole, t, err));
+    return conv_rows_read(c, path, whole, convs, err);
 }
 
 /* All folders into out; *bad: damaged records. */
@@ -203,13 +220,16 @@ static enum qn_status list(const struct cli *c, bool json, bool whole, struct bu
     if (json)
         jw_arr(&w);
     for (int i = 1; st == QN_OK && i < c->n_pos; i++) {
-        st = survey(c, c->pos[i], whole, t, err);
+        struct conv_rows convs = {0};
+        st = list_one(c, c->pos[i], whole, t, &convs, err);
+        *bad += conv_rows_bad(&convs);
         for (int k = 0; st == QN_OK && k < t->n; k++)
             *bad += t->rows[k].damaged;
         if (st == QN_OK && json)
-            show_json(c->pos[i], t, &w);
+            show_json(c->pos[i], t, &convs, &w);
         else if (st == QN_OK)
-            show_table(c->pos[i], t, out);
+            show_table(c->pos[i], t, &convs, out);
+        conv_rows_free(&convs);
     }
     if (json) {
         jw_arr_end(&w);
@@ -227,7 +247,7 @@ static int show(const struct cli *c, const struct cache_opts *o, bool whole)
     int64_t bad = 0;
     enum qn_status st = list(c, o->json, whole, &out, &bad, &err);
     if (st == QN_OK && whole && !bad && !o->json)
-        buf_addz(&out, "every record is sound\n");
+        buf_addz(&out, "every record is sound\n"); /* and every conversation is made of them */
     bool written = st != QN_OK || cli_write(c, buf_str(&out));
     buf_free(&out);
     if (st != QN_OK)
@@ -271,12 +291,42 @@ static enum qn_status remove_rows(const struct cache_opts *o, const char *dir,
     return st;
 }
 
+/* The conversations of a folder, or one; *n: how many there were. */
+static enum qn_status remove_convs(const struct cli *c, const struct cache_opts *o,
+                                   const char *path, int *n, struct buf *out, struct qn_err *err)
+{
+    struct conv_rows convs;
+    struct str base = path_base(path);
+    struct buf dir = BUF_INIT;
+    bool file = conv_arg_is_file(path);
+    const struct conv_choice which = {
+        .model = o->all ? NULL : o->model,
+        .before = o->older && !o->all ? (int64_t)time(NULL) - o->older * DAY_S : 0};
+    enum qn_status st = conv_rows_read(c, path, false, &convs, err);
+    size_t front = file ? (size_t)(base.p - path) : strlen(path);
+    buf_add(&dir, front ? path : ".", front ? front : 1);
+    if (st == QN_OK)
+        st = buf_ok(&dir, "a path", err);
+    *n = convs.n;
+    if (st == QN_OK && convs.n)
+        st = conv_rows_remove(buf_z(&dir), &convs, &which, out, err);
+    conv_rows_free(&convs);
+    buf_free(&dir);
+    return st;
+}
+
 static enum qn_status remove_from(const struct cli *c, const struct cache_opts *o, const char *dir,
                                   struct table *t, struct buf *out, struct qn_err *err)
 {
-    int lock;
+    int lock, n;
+    if (conv_arg_is_file(dir))
+        return remove_convs(c, o, dir, &n, out, err);
     if (!dir_exists(dir))
         QN_FAIL(err, QN_NOT_FOUND, "cache", "%s: there is no such folder", dir);
+    QN_TRY(remove_convs(c, o, dir, &n, out, err));
+    QN_TRY(survey(c, dir, false, t, err));
+    if (n && !t->n) /* a folder of conversations alone needs no lock */
+        return QN_OK;
     QN_TRY(store_lock(dir, 0, &lock, err));
     enum qn_status st = survey(c, dir, false, t, err);
     if (st == QN_OK)
@@ -308,7 +358,10 @@ static int run_cache(const struct cli *c, void *opts)
         return cli_usage(c, "\"%s\": expected ls, rm or verify", what);
     if (!rm && (o->model || o->older || o->all))
         return cli_usage(c, "--model, --older and --all are for rm");
-    if (rm && !o->model && !o->older && !o->all)
+    bool folders = false;
+    for (int i = 1; i < c->n_pos; i++)
+        folders = folders || !conv_arg_is_file(c->pos[i]);
+    if (rm && folders && !o->model && !o->older && !o->all)
         return cli_usage(c, "rm needs --model ID, --older DAYS or --all");
     return rm ? remove_all(c, o) : show(c, o, strcmp(what, "verify") == 0);
 }
@@ -316,13 +369,15 @@ static int run_cache(const struct cli *c, void *opts)
 const struct cli_verb verb_cache = {
     .name = "cache",
     .summary = "list, check or remove prompt caches on disk",
-    .usage = "[options] ls|rm|verify DIR...",
-    .about = "DIR is what `quern serve --ssd-cache` was given. verify reads every record and fails "
+    .usage = "[options] ls|rm|verify DIR|FILE...",
+    .about = "DIR is what `quern serve --ssd-cache` or --conversations was given, FILE one "
+             "conversation. verify reads every record and fails "
              "when one is damaged; a server removes those itself when it meets them. rm works only "
-             "while no server uses the folder.",
+             "while no server uses the folder; conversations go at any time.",
     .examples = "quern cache ls ~/kv\n"
                 "quern cache verify ~/kv\n"
-                "quern cache rm --older 30 ~/kv\n",
+                "quern cache rm --older 30 ~/kv\n"
+                "quern cache rm ~/talks/fox.qconv\n",
     .opts = cache_opts,
     .opts_size = sizeof(struct cache_opts),
     .pos_min = 2,

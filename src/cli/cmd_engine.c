@@ -13,7 +13,7 @@
 #include "sched/lm_serve.h"
 
 struct engine_opts {
-    const char *model, *kv_quant, *disk, *draft_model;
+    const char *model, *kv_quant, *disk, *files, *draft_model;
     int64_t ctx, threads, cache, mtp, disk_max, disk_idle, draft_kind;
 };
 
@@ -55,6 +55,11 @@ static const struct cli_opt engine_opts[] = {
      .max = 8e6,
      .help = "When what nobody uses leaves memory.",
      .off = CLI_AT_INT(struct engine_opts, disk_idle)},
+    {.name = "conversations",
+     .type = CLI_STR,
+     .arg = "DIR",
+     .help = "Folder of single conversations.",
+     .off = CLI_AT_STR(struct engine_opts, files)},
     {.name = "draft-kind",
      .type = CLI_INT,
      .arg = "N",
@@ -105,7 +110,8 @@ static int run_engine(const struct cli *c, void *opts)
                               .cache_bytes = o->cache,
                               .disk_dir = o->disk,
                               .disk_bytes = o->disk_max,
-                              .disk_idle_s = o->disk_idle};
+                              .disk_idle_s = o->disk_idle,
+                              .files_dir = o->files};
     if (st == QN_OK)
         st = served_open(&p, &s, &err);
     if (st == QN_OK)

@@ -39,7 +39,7 @@ struct serve_opts {
     const char *kv_quant;
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
     int64_t memory_budget, kv_budget, prompt_cache, disk_max, disk_idle;
-    const char *disk;
+    const char *disk, *files;
     struct cli_strs aliases, cors, api_keys;
     bool insecure, isolate, no_access_log;
     int log_format;
@@ -141,6 +141,13 @@ static const struct cli_opt serve_opts[] = {
          "With --ssd-cache: prompts that nobody used for so long leave memory and are read back "
          "when they are asked for; 0 = they stay while there is room.",
      .off = CLI_AT_INT(struct serve_opts, disk_idle)},
+    {.name = "conversations",
+     .type = CLI_STR,
+     .arg = "DIR",
+     .env = "QUERN_CONVERSATIONS",
+     .help = "Folder for conversations that are saved by name: POST /admin/conversations/NAME "
+             "writes what the prompt cache has of one to a file, .../NAME/restore puts it back.",
+     .off = CLI_AT_STR(struct serve_opts, files)},
     {.name = "max-queue",
      .type = CLI_INT,
      .arg = "N",
@@ -433,12 +440,16 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         .disk_dir = o->disk,
         .disk_bytes = cli_given(c, "ssd-cache-max") ? o->disk_max : DISK_BYTES,
         .disk_idle_s = o->disk_idle,
+        .files_dir = o->files,
         .draft_kind = draft_opts_kind(&o->draft),
         .draft_model = draft_opts_model(&o->draft),
     };
     if (o->disk && !ep.cache_bytes)
         QN_FAIL(err, QN_BAD_INPUT, "serve",
                 "--ssd-cache needs a prompt cache in memory; --prompt-cache is 0");
+    if (o->files && !ep.cache_bytes)
+        QN_FAIL(err, QN_BAD_INPUT, "serve",
+                "--conversations needs a prompt cache in memory; --prompt-cache is 0");
     s->disk = o->disk;
     QN_TRY(served_open(&ep, &s->engine, err));
     const struct qn_model_info *info = s->engine.info;
@@ -465,6 +476,8 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
     m->n_ctx = info->n_ctx;
     m->n_vocab = info->n_vocab;
     m->info = info;
+    m->conversations = o->files;
+    m->kv_fingerprint = lm.fingerprint;
     m->up = s->engine.up;
     m->up_arg = s->engine.up_arg;
     m->created = clock_unix();
@@ -688,7 +701,8 @@ const struct cli_verb verb_serve = {
         "Routes: POST /v1/chat/completions, POST /v1/completions, POST /v1/responses, POST "
         "/v1/messages, GET "
         "/v1/models, GET /health, GET "
-        "/stats, GET /metrics, POST /tokenize, POST /detokenize, POST /apply-template. Any OpenAI "
+        "/stats, GET /metrics, POST /tokenize, POST /detokenize, POST /apply-template, "
+        "/admin/conversations. Any OpenAI "
         "client works "
         "with base_url set to the printed address followed by /v1.\n\nWhere a request names no "
         "sampling, the flags below decide, then the model's generation_config.json, then "

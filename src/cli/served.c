@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "cache/cache_file.h"
 #include "cli/engine_open.h"
 #include "model/engine.h"
 #include "sched/lm_remote.h"
@@ -29,6 +30,8 @@ static enum qn_status open_here(const struct served_params *p, struct served_eng
             .dir = p->disk_dir, .bytes = p->disk_bytes, .idle_ms = p->disk_idle_s * 1000};
         QN_TRY(qn_cache_disk_open(s->cache, &dp, err));
     }
+    if (p->files_dir)
+        QN_TRY(pcache_files_open(s->cache, p->files_dir, err));
     s->lm = lm_of_cache(s->cache);
     return QN_OK;
 }
@@ -61,8 +64,9 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
         max_flag[] = "--ssd-cache-max", idle_flag[] = "--ssd-cache-idle", verb[] = "engine-process",
         self[] = "/proc/self/exe";
     static char mtp_flag[] = "--mtp", modes[][2] = {"0", "1", "2", "3"},
-                kind_flag[] = "--draft-kind", draft_flag[] = "--draft-model";
-    char *argv[27] = {self, verb, dir_flag, (char *)p->dir};
+                kind_flag[] = "--draft-kind", draft_flag[] = "--draft-model",
+                files_flag[] = "--conversations";
+    char *argv[29] = {self, verb, dir_flag, (char *)p->dir};
     int n = 4;
     snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
     snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
@@ -102,6 +106,10 @@ static enum qn_status open_child(const struct served_params *p, struct served_en
         argv[n++] = disk_max;
         argv[n++] = idle_flag;
         argv[n++] = disk_idle;
+    }
+    if (p->files_dir) {
+        argv[n++] = files_flag;
+        argv[n++] = (char *)(uintptr_t)p->files_dir;
     }
     QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
     QN_TRY(open_text(p->dir, s, err));

@@ -33,6 +33,7 @@ struct served_params {
     const char *kv_quant; /* NULL = off */
     const char *disk_dir; /* its tier on disk; NULL = none */
     int64_t disk_bytes, disk_idle_s;
+    const char *files_dir; /* of single conversations; NULL = none */
     bool isolate;
     enum qn_mtp_mode mtp;
     enum qn_draft_kind draft_kind;

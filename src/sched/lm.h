@@ -6,6 +6,7 @@
 #ifndef SCHED_LM_H
 #define SCHED_LM_H
 
+#include "cache/cache_file.h"
 #include "quern.h"
 
 /* Of a line, what a new sequence holds and what the cache knows. */
@@ -49,6 +50,8 @@ struct lm_ops {
     int32_t (*cache_tick)(void *self, bool busy);
     bool (*cache_loading)(void *self, const struct qn_line *line);
     bool (*cache_flush)(void *self, bool begin, struct qn_cache_flush *out);
+    /* Files of single conversations; NULL = there are none. */
+    bool (*cache_file)(void *self, const struct cache_file_ask *ask, struct cache_file_told *out);
 
     /* The model's own draft head (quern.h: qn_mtp); both NULL = none is loaded. A sequence's
      * context takes the tokens that it has not taken yet by itself, and goes with its sequence. */
@@ -64,6 +67,7 @@ struct lm {
     const int32_t *eos_ids;
     int32_t n_eos;
     int32_t cache_interval, cache_reach; /* qn_cache_interval, qn_cache_reach */
+    const uint8_t *fingerprint;          /* [32] pcache_fingerprint; NULL = not known. Any thread */
 };
 
 /* Whether a token ends answers. */

@@ -161,6 +161,11 @@ static bool cache_flush(void *self, bool begin, struct qn_cache_flush *out)
     return qn_cache_flush(self, begin, out);
 }
 
+static bool cache_file(void *self, const struct cache_file_ask *ask, struct cache_file_told *out)
+{
+    return pcache_file(self, ask, out);
+}
+
 struct lm lm_of_cache(struct qn_cache *c)
 {
 #define OPS                                                                                        \
@@ -170,16 +175,20 @@ struct lm lm_of_cache(struct qn_cache *c)
     .cache_trim = cache_trim, .cache_stats = cache_stats
 #define DISK  .cache_tick = cache_tick, .cache_loading = cache_loading, .cache_flush = cache_flush
 #define HEADS .mtp_open = mtp_open, .mtp_step = cached_mtp_step
-    /* [on disk too][with a draft head] */
-    static const struct lm_ops ops[2][2] = {{{OPS}, {OPS, HEADS}},
-                                            {{OPS, DISK}, {OPS, DISK, HEADS}}};
+#define FILES .cache_file = cache_file
+    /* [with files][on disk too][with a draft head] */
+    static const struct lm_ops ops[2][2][2] = {
+        {{{OPS}, {OPS, HEADS}}, {{OPS, DISK}, {OPS, DISK, HEADS}}},
+        {{{OPS, FILES}, {OPS, FILES, HEADS}}, {{OPS, FILES, DISK}, {OPS, FILES, DISK, HEADS}}}};
 #undef OPS
 #undef DISK
 #undef HEADS
+#undef FILES
     struct qn_cache_stats st;
     qn_cache_stats(c, &st);
     struct lm lm = lm_of_engine(qn_cache_engine(c));
-    lm.ops = &ops[st.disk.on][qn_mtp_available(qn_cache_engine(c))];
+    lm.ops = &ops[pcache_has_files(c)][st.disk.on][qn_mtp_available(qn_cache_engine(c))];
+    lm.fingerprint = pcache_fingerprint(c);
     lm.self = c;
     lm.cache_interval = qn_cache_interval(c);
     lm.cache_reach = qn_cache_reach(c);

@@ -217,6 +217,7 @@ static bool same_model(const struct wire_facts *a, const struct wire_facts *b)
 {
     return a->n_vocab == b->n_vocab && a->n_ctx == b->n_ctx && a->max_rows == b->max_rows &&
            a->forks == b->forks && a->caches == b->caches && a->disk == b->disk &&
+           a->files == b->files && memcmp(a->fingerprint, b->fingerprint, 32) == 0 &&
            a->cache_interval == b->cache_interval && a->cache_reach == b->cache_reach;
 }
 
@@ -829,6 +830,48 @@ static bool cache_flush(void *self, bool begin, struct qn_cache_flush *out)
     return disk_call(self, &c, NULL, 1, out);
 }
 
+/* With the child gone a file is as it was, or whole; what was restored is gone. */
+static bool cache_file(void *self, const struct cache_file_ask *ask, struct cache_file_told *out)
+{
+    struct lm_remote *r = self;
+    struct qn_err err;
+    const struct qn_line *line = ask && !ask->restore ? &ask->line : NULL;
+    struct wire_call c = {.op = WIRE_CACHE_FILE};
+    bool done = true;
+    if (line)
+        c = line_call(WIRE_CACHE_FILE, line);
+    if (ask) {
+        c.file = ask->restore ? WIRE_FILE_RESTORE : WIRE_FILE_SAVE;
+        c.bytes = ask->room;
+        memcpy(c.name, ask->name, sizeof c.name);
+    }
+    *out = (struct cache_file_told){0};
+    pthread_mutex_lock(&r->mu);
+    int64_t epoch = r->epoch;
+    pthread_mutex_unlock(&r->mu);
+    if (line && !line_fits(r, line)) {
+        err_set(&out->err, QN_BAD_INPUT, WHERE, "a line of %d tokens; the context holds %d",
+                line->n_ids, r->facts.n_ctx);
+        return true;
+    }
+    enum qn_status st = call_begin(r, epoch, &err);
+    if (st == QN_OK) {
+        if (line)
+            put_line(r, line);
+        r->child.w->call = c;
+        st = call_run(r, &err);
+        if (st == QN_OK) {
+            done = r->child.w->call.n_have;
+            *out = r->child.w->file;
+            out->err.where = WHERE;
+        }
+        call_end(r);
+    }
+    if (st != QN_OK)
+        out->err = err;
+    return done;
+}
+
 struct lm lm_remote_lm(struct lm_remote *r)
 {
     r->ops = (struct lm_ops){
@@ -855,6 +898,8 @@ struct lm lm_remote_lm(struct lm_remote *r)
         r->ops.cache_loading = cache_loading;
         r->ops.cache_flush = cache_flush;
     }
+    if (r->facts.files)
+        r->ops.cache_file = cache_file;
     return (struct lm){
         .ops = &r->ops,
         .self = r,
@@ -865,5 +910,6 @@ struct lm lm_remote_lm(struct lm_remote *r)
         .n_eos = r->facts.n_eos,
         .cache_interval = r->facts.cache_interval,
         .cache_reach = r->facts.cache_reach,
+        .fingerprint = r->facts.disk || r->facts.files ? r->facts.fingerprint : NULL,
     };
 }

@@ -72,6 +72,9 @@ static void fill_facts(const struct lm *lm, const struct qn_model_info *info, st
     f->caches = lm->ops->cache_seq != NULL;
     f->drafts = lm->ops->mtp_step != NULL;
     f->disk = lm->ops->cache_tick != NULL;
+    f->files = lm->ops->cache_file != NULL;
+    if (lm->fingerprint)
+        memcpy(f->fingerprint, lm->fingerprint, sizeof f->fingerprint);
     f->cache_interval = lm->cache_interval;
     f->cache_reach = lm->cache_reach;
     if (!info)
@@ -174,6 +177,17 @@ static enum qn_status disk_call(struct serving *s, struct wire_call *c)
         c->n_have = ops->cache_loading(s->lm->self, &line);
     else
         c->n_have = ops->cache_flush(s->lm->self, c->n != 0, &s->w->flush);
+    return QN_OK;
+}
+
+static enum qn_status file_call(struct serving *s, struct wire_call *c)
+{
+    struct cache_file_ask ask = {.restore = c->file == WIRE_FILE_RESTORE, .room = c->bytes};
+    if (!s->facts.files || (c->file == WIRE_FILE_SAVE && !line_of(s, c, &ask.line)))
+        QN_FAIL(&c->err, QN_INTERNAL, WHERE, "no files of conversations, or no line of tokens");
+    memcpy(ask.name, c->name, sizeof ask.name);
+    c->n_have =
+        s->lm->ops->cache_file(s->lm->self, c->file == WIRE_FILE_GO_ON ? NULL : &ask, &s->w->file);
     return QN_OK;
 }
 
@@ -299,6 +313,9 @@ static void answer(struct serving *s)
     case WIRE_CACHE_LOADING:
     case WIRE_CACHE_FLUSH:
         c->status = disk_call(s, c);
+        break;
+    case WIRE_CACHE_FILE:
+        c->status = file_call(s, c);
         break;
     default:
         c->status = err_set(&c->err, QN_INTERNAL, WHERE, "unknown call %d", (int)c->op);

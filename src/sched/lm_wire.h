@@ -16,6 +16,7 @@
 #define SCHED_LM_WIRE_H
 
 #include "base/err.h"
+#include "cache/cache_file.h"
 #include "quern.h"
 
 enum { WIRE_ITEMS_MAX = 512, WIRE_EOS_MAX = 64, WIRE_ROWS_MAX = 1 << 16 };
@@ -36,6 +37,7 @@ enum wire_op {
     WIRE_CACHE_TICK,    /* n: busy; n_have: the answer, as that of the next two */
     WIRE_CACHE_LOADING, /* the line */
     WIRE_CACHE_FLUSH,   /* n: begin */
+    WIRE_CACHE_FILE,    /* file, and what it asks for; n_have: it has ended */
 };
 
 struct wire_facts {
@@ -46,6 +48,8 @@ struct wire_facts {
     int32_t cache_interval, cache_reach;
     bool plans, forks, caches, drafts; /* has seq_bytes, seq_fork, a prompt cache, a draft head */
     bool disk;                         /* the prompt cache has a tier on disk */
+    bool files;                        /* it has files of single conversations */
+    uint8_t fingerprint[32];           /* with disk or files */
     char name[256], family[64], isa[32], arith[32], kv_format[32];
 };
 
@@ -62,7 +66,9 @@ struct wire_call {
     uint64_t seq;            /* handle: 0 = none */
     int32_t n;               /* truncate: tokens; step: items; cache: tokens of the line */
     int32_t n_have, n_match; /* answer of WIRE_CACHE_SEQ */
-    int64_t bytes;           /* WIRE_CACHE_TRIM */
+    int64_t bytes;           /* WIRE_CACHE_TRIM; WIRE_CACHE_FILE: room */
+    enum { WIRE_FILE_GO_ON, WIRE_FILE_SAVE, WIRE_FILE_RESTORE } file;
+    char name[CACHE_FILE_NAME_MAX + 1]; /* of the file */
     char ns[WIRE_NS_MAX + 1];
     enum qn_status status;
     struct qn_err err;
@@ -84,6 +90,7 @@ struct wire {
     struct wire_call call;
     struct qn_cache_stats cache; /* after each call, where there is a prompt cache */
     struct qn_cache_flush flush; /* answer of WIRE_CACHE_FLUSH */
+    struct cache_file_told file; /* answer of WIRE_CACHE_FILE */
     struct wire_item items[WIRE_ITEMS_MAX];
     struct wire_guess guesses[WIRE_GUESSES_MAX];
 };

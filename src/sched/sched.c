@@ -54,6 +54,7 @@ static enum qn_status start_thread(struct sched *s, struct qn_err *err)
 
 static void tear_down(struct sched *s)
 {
+    sched_files_free(s);
     pthread_mutex_destroy(&s->mu);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->idle);
@@ -282,6 +283,7 @@ static void *main_loop(void *arg)
             break;
         sched_admit(s);
         sched_disk_tick(s);
+        sched_files_tick(s);
         if (sched_round(s))
             continue;
         pthread_mutex_lock(&s->mu);

@@ -181,6 +181,12 @@ void gen_free(struct gen *g);
  * is empty. */
 bool sched_cache_flush(struct sched *s, int timeout_ms, struct qn_cache_flush *out);
 
+/* Saves a line of the prompt cache to a file of its own, or restores one (quern.h: pcache_file;
+ * room is the scheduler's affair). Other work goes on meanwhile. False: not within timeout_ms; it
+ * goes on. Any thread. */
+bool sched_cache_file(struct sched *s, const struct cache_file_ask *ask, int timeout_ms,
+                      struct cache_file_told *out);
+
 struct sched_stats {
     int32_t running, waiting, n_lane;
     /* submitted = finished + failed + cancelled + running + waiting; rejected ones (QN_BUSY,

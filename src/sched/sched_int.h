@@ -33,6 +33,7 @@ struct sched {
     pthread_cond_t flushed;
     int64_t flush_wanted, flush_done; /* flushes asked for and answered */
     struct qn_cache_flush flush_result;
+    struct file_job *files; /* that wait */
     struct fairq queue;
     struct sched_stats stats;
     struct gen_share *dead; /* to be freed by the thread */
@@ -49,6 +50,7 @@ struct sched {
     int64_t flush_now;  /* the flush under way; 0 = none */
     int64_t tick_us;    /* of the disk cache: not before */
     bool tick_wanted;
+    struct file_job *file_now;
     struct pace pace;
     int32_t depth;                      /* tokens read of the prompt that the step reads on */
     struct spec *spec;                  /* NULL = no guesses */
@@ -125,6 +127,12 @@ void sched_reuse_stats(struct sched *s);
 bool sched_disk_loading(struct sched *s, const struct gen *g);
 /* Between steps. */
 void sched_disk_tick(struct sched *s);
+
+/* ---- conv_jobs.c: files of single conversations --------------------------------------------- */
+
+/* Between steps. */
+void sched_files_tick(struct sched *s);
+void sched_files_free(struct sched *s);
 
 /* ---- round.c -------------------------------------------------------------------------------- */
 

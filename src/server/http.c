@@ -200,7 +200,7 @@ static enum MHD_Result begin(struct http_req *rq)
         return MHD_NO;
     }
     bool ok = route_and_auth(rq);
-    if (ok && rq->route && rq->route->body && strcmp(rq->method, "POST") == 0 &&
+    if (ok && rq->route && rq->route->body && !rq->route->bare && strcmp(rq->method, "POST") == 0 &&
         f.n_length + f.n_encoding == 0) {
         api_refuse(&rq->refusal, 411, "length_required", NULL,
                    "the request has no body: expected Content-Length or chunked encoding");

@@ -149,6 +149,7 @@ struct route {
     bool open;                 /* no key needed */
     bool early;                /* answers while the model loads */
     bool body;
+    bool bare;                         /* the body may be left out */
     const char *type;                  /* Content-Type of a plain route; NULL = JSON */
     const struct api_dialect *dialect; /* generates when not NULL */
     const struct api_dialect *shape;   /* of a plain route's refusals; NULL = OpenAI's */
@@ -159,6 +160,12 @@ bool route_find(struct http_req *rq);
 /* The dialect that words this request's refusals; also for paths without a route. */
 const struct api_dialect *route_shape(const struct http_req *rq);
 int route_index(const struct route *r); /* -1 for NULL */
+
+/* routes_conv.c: handlers */
+enum qn_status get_conversations(struct http_req *rq, struct buf *out, struct api_error *e);
+enum qn_status get_conversation(struct http_req *rq, struct buf *out, struct api_error *e);
+enum qn_status post_conversation(struct http_req *rq, struct buf *out, struct api_error *e);
+enum qn_status delete_conversation(struct http_req *rq, struct buf *out, struct api_error *e);
 
 /* generate.c */
 enum MHD_Result generate(struct http_req *rq);

@@ -1,0 +1,234 @@
+/*
+ * saved_in.c - from a file to the tree. The thread reads the headers and checks that they are this
+ * model's and fit together; this thread takes memory; the thread reads all of it, with its
+ * checksums; only then does anything come into the tree. Pages that records share are shared there
+ * too.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "cache/saved_int.h"
+
+#define WHERE "conversation"
+
+struct restoring {
+    struct conv *file;
+    int32_t n; /* records */
+    int32_t *ids;
+    char ns[SHAPES_NS_MAX + 1];
+    struct kv_shape *shapes;    /* [n] */
+    struct kv_prefix **imports; /* [n] */
+    struct iovec **parts;       /* [n] */
+    int64_t need;               /* bytes of memory */
+    int32_t taken, added;
+    bool read;
+};
+
+void restoring_free(struct saved *s)
+{
+    struct restoring *in = s->in;
+    if (!in)
+        return;
+    for (int32_t i = 0; i < in->n; i++) {
+        if (in->imports)
+            kv_prefix_free(s->ex, in->imports[i]);
+        if (in->parts)
+            free(in->parts[i]);
+    }
+    free(in->imports);
+    free(in->parts);
+    free(in->shapes);
+    free(in->ids);
+    conv_close(in->file);
+    free(in);
+    s->in = NULL;
+}
+
+static enum qn_status no_memory(struct qn_err *err)
+{
+    return err_set(err, QN_NO_MEMORY, WHERE, "no memory for a list of records");
+}
+
+bool restoring_was_read(const struct restoring *in)
+{
+    return in->read;
+}
+
+enum qn_status restoring_begin(struct saved *s, struct qn_err *err)
+{
+    s->in = fault_point("cache.alloc") ? NULL : calloc(1, sizeof *s->in);
+    if (!s->in)
+        return no_memory(err);
+    saved_task_start(s, SAVED_OPEN);
+    return QN_OK;
+}
+
+/* ---- what it is: the thread ----------------------------------------------------------------- */
+
+static enum qn_status check_model(const struct saved *s, struct qn_err *err)
+{
+    char got[65], want[65];
+    if (record_name_eq(&s->info.model, &s->model))
+        return QN_OK;
+    record_name_hex(&s->info.model, got);
+    record_name_hex(&s->model, want);
+    QN_FAIL(err, QN_UNSUPPORTED, WHERE,
+            "%s: was saved with another model, format of KV memory or version: %s, fingerprint "
+            "%.12s; this server has %s, %.12s",
+            s->name, s->info.about, got, s->about, want);
+}
+
+static enum qn_status misfit(const struct saved *s, int32_t i, struct qn_err *err)
+{
+    return err_set(err, QN_BAD_INPUT, WHERE,
+                   "%s: is damaged: record %d does not fit this model's memory", s->name, i);
+}
+
+static enum qn_status read_shape(const struct saved *s, int32_t i, struct qn_err *err)
+{
+    struct restoring *in = s->in;
+    const struct record *r = conv_record(in->file, i);
+    struct kv_shape *sh = &in->shapes[i];
+    char ns[SHAPES_NS_MAX + 1];
+    if (!shapes_note_read(s->ex, r->id.note, sh, ns) || sh->from != r->id.from ||
+        sh->end != r->id.from + r->id.n_token || (uint32_t)kv_shape_parts(s->ex, sh) != r->n_part ||
+        (i && strcmp(ns, in->ns) != 0) ||
+        kv_shapes_usable(s->ex, in->shapes, i + 1, sh->end) != sh->end)
+        return misfit(s, i, err);
+    if (!i)
+        memcpy(in->ns, ns, sizeof ns);
+    in->need += kv_shape_bytes(s->ex, sh);
+    record_tokens(r, in->ids + r->id.from);
+    return QN_OK;
+}
+
+/* What it may take: the cache's bound, and what running requests leave of the memory. */
+static enum qn_status check_room(const struct saved *s, struct qn_err *err)
+{
+    int64_t need = s->in->need;
+    if (need > s->limit)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE,
+                "%s: %d tokens take %lld bytes of memory; the prompt cache may have %lld: start "
+                "the server with a larger --prompt-cache",
+                s->name, s->info.n_token, (long long)need, (long long)s->limit);
+    if (s->room && need > s->room)
+        QN_FAIL(err, QN_BUSY, WHERE,
+                "%s: %d tokens take %lld bytes of memory; %lld are left beside running requests",
+                s->name, s->info.n_token, (long long)need, (long long)s->room);
+    return QN_OK;
+}
+
+enum qn_status restoring_open(struct saved *s, struct qn_err *err)
+{
+    struct restoring *in = s->in;
+    struct buf path = BUF_INIT;
+    conv_path(&path, s->dir, s->name);
+    enum qn_status st = buf_ok(&path, "a path", err);
+    if (st == QN_OK)
+        st = conv_open(buf_z(&path), &in->file, err);
+    buf_free(&path);
+    QN_TRY(st);
+    s->info = *conv_info(in->file);
+    QN_TRY(check_model(s, err));
+    size_t n = (size_t)s->info.n_record;
+    in->shapes = calloc(n, sizeof *in->shapes);
+    in->imports = calloc(n, sizeof(*in->imports));
+    in->parts = calloc(n, sizeof(*in->parts));
+    in->ids = malloc((size_t)s->info.n_token * sizeof *in->ids);
+    in->n = s->info.n_record;
+    if (!in->shapes || !in->imports || !in->parts || !in->ids)
+        return no_memory(err);
+    for (int32_t i = 0; i < in->n; i++)
+        QN_TRY(read_shape(s, i, err));
+    return check_room(s, err);
+}
+
+enum qn_status restoring_read(struct saved *s, struct qn_err *err)
+{
+    for (int32_t i = 0; i < s->in->n; i++) {
+        if (atomic_load(&s->stop))
+            QN_FAIL(err, QN_CANCELLED, WHERE, "%s: not finished, the server stops", s->name);
+        QN_TRY(conv_read(s->in->file, i, s->in->parts[i], err));
+    }
+    s->in->read = true;
+    return QN_OK;
+}
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+/* The tree gives way, so that with what comes it is within its bound. */
+static void make_room(struct saved *s)
+{
+    int64_t most = s->room && s->room < s->limit ? s->room : s->limit;
+    if (kv_bytes_idle(s->ex) > most - s->in->need)
+        ptree_trim(s->tree, most - s->in->need);
+}
+
+static enum qn_status take_one(struct saved *s, int32_t i, struct qn_err *err)
+{
+    struct restoring *in = s->in;
+    int64_t need = kv_shape_bytes(s->ex, &in->shapes[i]), idle = kv_bytes_idle(s->ex);
+    enum qn_status st = kv_import_create(s->ex, &in->shapes[i], &in->imports[i], err);
+    if (st != QN_OK) {
+        ptree_trim(s->tree, idle > need ? idle - need : 0);
+        QN_TRY(kv_import_create(s->ex, &in->shapes[i], &in->imports[i], err));
+    }
+    in->parts[i] = calloc((size_t)kv_shape_parts(s->ex, &in->shapes[i]) + 1, sizeof **in->parts);
+    if (!in->parts[i])
+        return no_memory(err);
+    kv_import_parts(s->ex, in->imports[i], in->parts[i]);
+    return QN_OK;
+}
+
+enum qn_status restoring_take(struct saved *s, bool *ready, struct qn_err *err)
+{
+    struct restoring *in = s->in;
+    int64_t until = clock_us() + SAVED_SLICE_US;
+    if (!in->taken)
+        make_room(s);
+    do {
+        QN_TRY(take_one(s, in->taken, err));
+        in->taken++;
+    } while (in->taken < in->n && clock_us() < until);
+    *ready = in->taken == in->n;
+    return QN_OK;
+}
+
+/* ---- into the tree -------------------------------------------------------------------------- */
+
+static enum qn_status adopt_one(struct saved *s, int32_t i, struct qn_err *err)
+{
+    struct restoring *in = s->in;
+    const struct kv_shape *sh = &in->shapes[i];
+    struct kv_chain chain = {(const struct kv_prefix *const *)in->imports, i + 1};
+    struct ptree_line line = {in->ns, in->ids, sh->end};
+    struct kv_prefix *p;
+    QN_TRY(kv_chain_prefix(s->ex, &chain, sh->from, sh->end, &p, err));
+    kv_prefix_cached(s->ex, p);
+    return ptree_add(s->tree, &line, sh->from, p, err);
+}
+
+enum qn_status restoring_adopt(struct saved *s, bool *ready, int32_t *tokens, struct qn_err *err)
+{
+    struct restoring *in = s->in;
+    struct ptree_found f;
+    struct ptree_line line = {in->ns, in->ids, s->info.n_token};
+    int64_t until = clock_us() + SAVED_SLICE_US;
+    do {
+        QN_TRY(adopt_one(s, in->added, err));
+        in->added++;
+    } while (in->added < in->n && clock_us() < until);
+    *ready = in->added == in->n;
+    if (!*ready)
+        return QN_OK;
+    for (int32_t i = 0; i < in->n; i++) { /* from here on the tree alone has them */
+        kv_prefix_free(s->ex, in->imports[i]);
+        in->imports[i] = NULL;
+    }
+    ptree_settle(s->tree);
+    ptree_peek(s->tree, &line, &f);
+    *tokens = f.n_usable;
+    return QN_OK;
+}

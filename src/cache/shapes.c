@@ -1,0 +1,54 @@
+/* shapes.c - see shapes.h. Nothing is read or written but the arguments. */
+#include "cache/shapes.h"
+
+#include <string.h>
+
+size_t shapes_note(uint8_t out[SHAPES_NOTE_MAX], const struct kv_shape *s, const char *ns)
+{
+    size_t n = ns ? strlen(ns) : 0;
+    QN_ASSERT(n <= SHAPES_NS_MAX);
+    kv_shape_write(s, out);
+    if (n)
+        memcpy(out + KV_SHAPE_BYTES, ns, n);
+    return KV_SHAPE_BYTES + n;
+}
+
+bool shapes_note_read(const struct exec *ex, struct str note, struct kv_shape *s, char *ns)
+{
+    if (note.n < KV_SHAPE_BYTES || note.n > SHAPES_NOTE_MAX)
+        return false;
+    size_t n = note.n - KV_SHAPE_BYTES;
+    memcpy(ns, note.p + KV_SHAPE_BYTES, n);
+    ns[n] = 0;
+    return strlen(ns) == n && kv_shape_read(ex, (const uint8_t *)note.p, KV_SHAPE_BYTES, s);
+}
+
+void shapes_leave_out(const struct exec *ex, const struct kv_shape *before, int32_t n,
+                      struct kv_shape *s)
+{
+    for (int32_t g = 0; g < kv_n_group(ex); g++) {
+        int32_t whole = s->from / KV_PAGE;
+        while (kv_group_window(ex, g) && s->runs[g].n && s->runs[g].first < whole &&
+               kv_shapes_page(before, n, g, s->runs[g].first, s->from) >= 0) {
+            s->runs[g].first++;
+            s->runs[g].n--;
+        }
+        if (!s->runs[g].n)
+            s->runs[g].first = 0;
+    }
+}
+
+int32_t shapes_choose(const struct exec *ex, const struct kv_shape *all, const struct kv_shape *s,
+                      const struct iovec *from, struct iovec *out)
+{
+    int32_t n = 0;
+    for (int32_t g = 0; g < kv_n_group(ex); g++)
+        for (int32_t i = 0; i < all->runs[g].n; i++, from++) {
+            int32_t page = all->runs[g].first + i;
+            if (page >= s->runs[g].first && page < s->runs[g].first + s->runs[g].n)
+                out[n++] = *from;
+        }
+    if (s->state)
+        out[n++] = *from;
+    return n;
+}

@@ -1,0 +1,24 @@
+/*
+ * shapes.h - what records of KV memory have in common, wherever they are kept: which pages a record
+ * need not have because those before it do, and the note that says what it is. Any thread.
+ */
+#ifndef CACHE_SHAPES_H
+#define CACHE_SHAPES_H
+
+#include "exec/kv.h"
+
+enum { SHAPES_NS_MAX = 64, SHAPES_NOTE_MAX = KV_SHAPE_BYTES + SHAPES_NS_MAX };
+
+/* A record's note: its shape, then the namespace (at most SHAPES_NS_MAX bytes). Its length. */
+size_t shapes_note(uint8_t out[SHAPES_NOTE_MAX], const struct kv_shape *s, const char *ns);
+/* Back; false when no prefix of this exec can be so. ns has room for SHAPES_NS_MAX + 1. */
+bool shapes_note_read(const struct exec *ex, struct str note, struct kv_shape *s, char *ns);
+
+/* Takes those pages of windows out of s that the n shapes before it, from token 0 on, have. */
+void shapes_leave_out(const struct exec *ex, const struct kv_shape *before, int32_t n,
+                      struct kv_shape *s);
+/* Of the pieces of an export of shape `all`, those of s, which is a part of it; how many. */
+int32_t shapes_choose(const struct exec *ex, const struct kv_shape *all, const struct kv_shape *s,
+                      const struct iovec *from, struct iovec *out);
+
+#endif

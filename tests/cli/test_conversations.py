@@ -1,0 +1,223 @@
+"""Conversations saved by name (`quern serve --conversations`, /admin/conversations): what a restart
+between saving and restoring leaves, what is refused, and `quern cache` on such a folder."""
+
+import json
+import os
+import signal
+import stat
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from conftest import TINY
+from test_disk_cache import KINDS, TEXT, ask, make_kind
+from test_serve import Serving, serve  # noqa: F401 (a fixture)
+
+
+def call(s, method, path, body=None):
+    """(status, answer), refusals too."""
+    data = None if body is None else json.dumps(body).encode()
+    q = urllib.request.Request(s.url + path, data=data, method=method)
+    if body is not None:
+        q.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(q, timeout=60) as r:
+            return r.status, json.load(r)
+    except urllib.error.HTTPError as e:
+        return e.code, json.load(e)
+
+
+def save(s, name, body):
+    return call(s, "POST", f"/admin/conversations/{name}", body)
+
+
+def restore(s, name):
+    return call(s, "POST", f"/admin/conversations/{name}/restore")
+
+
+def only(folder):
+    """Nothing but whole files is left in the folder."""
+    return sorted(p.name for p in folder.iterdir() if p.name != "weights")
+
+
+@pytest.mark.parametrize("name, where", [*((k, ()) for k in sorted(KINDS)),
+                                         ("recurrent", ("--isolate",))])
+def test_a_restart_between(serve, name, tmp_path, where):  # noqa: F811
+    kind, folder = make_kind(name, tmp_path), tmp_path / "talks"
+    args = (kind, "--conversations", folder, "--ctx", 2048, *where)
+    s = serve(*args)
+    prompt = TEXT * 12
+    first, got = ask(s, prompt, 12)
+    assert got == 0
+    status, told = save(s, "fox", {"prompt": prompt})
+    assert status == 200 and told["name"] == "fox", told
+    assert told["prompt_tokens"] == len(prompt) and told["tokens"] >= len(prompt) - 1
+    assert (folder / "fox.qconv").stat().st_size == told["bytes"] and len(told["checksum"]) == 32
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    longer = prompt + first + " And then"
+    if name == "full":  # the answer counts, as far as its text is what its tokens were
+        assert save(s, "fox.answer", {"prompt": longer})[1]["tokens"] > len(prompt)
+        assert call(s, "DELETE", "/admin/conversations/fox.answer")[0] == 200
+    want = ask(s, longer, 8)
+    status, whole = save(s, "fox.whole", {"prompt": longer})
+    assert status == 200 and whole["tokens"] >= whole["prompt_tokens"] - 1
+    s.stop(signal.SIGKILL)
+    s = serve(*args)
+    status, told2 = restore(s, "fox")
+    assert status == 200, told2
+    assert (told2["tokens"], told2["checksum"]) == (told["tokens"], told["checksum"])
+    assert ask(s, prompt, 12) == (first, len(prompt) - 1)
+    s.stop()
+    s = serve(*args)
+    assert restore(s, "fox.whole")[0] == 200
+    assert ask(s, longer, 8) == (want[0], whole["prompt_tokens"] - 1)
+    s.stop()
+    s = serve(*args)
+    restore(s, "fox.whole")
+    assert ask(s, prompt, 12) == (first, len(prompt) - 1)  # the places on the way are there too
+    assert only(folder) == ["fox.qconv", "fox.whole.qconv"]
+
+
+def test_list_delete_and_names(serve, quern, tmp_path):  # noqa: F811
+    folder = tmp_path / "talks"
+    kind = make_kind("full", tmp_path)
+    s = serve(kind, "--conversations", folder, "--ctx", 2048)
+    assert call(s, "GET", "/admin/conversations") == (200, {"conversations": []})
+    status, e = save(s, "a", {"prompt": TEXT})
+    assert status == 409 and "in the prompt cache" in e["error"]["message"]
+    ask(s, TEXT * 4)
+    for name in ("a", "b"):
+        assert save(s, name, {"prompt": TEXT * 4})[0] == 200
+    rows = call(s, "GET", "/admin/conversations")[1]["conversations"]
+    assert [r["name"] for r in rows] == ["a", "b"] and all(r["restorable"] for r in rows)
+    assert all(r["tokens"] >= len(TEXT) * 4 - 1 and r["bytes"] > 0 for r in rows)
+    assert call(s, "GET", "/admin/conversations/a") == (200, rows[0])
+    for bad in (".hidden", "..%2Fx", "a%2Fb", "x" * 65, "%C3%A4", "a/b"):
+        for method, tail in (("POST", ""), ("POST", "/restore"), ("GET", ""), ("DELETE", "")):
+            status, e = call(s, method, f"/admin/conversations/{bad}{tail}", {"prompt": TEXT * 4})
+            assert status in (400, 404), (bad, method, e)
+    for body in ({}, {"prompt": "x", "messages": []}, {"prompt": [TEXT, TEXT]}, {"prompt": 3}):
+        assert save(s, "c", body)[0] == 400, body
+    assert call(s, "POST", "/admin/conversations/c")[0] == 400
+    assert restore(s, "c")[0] == 404 and call(s, "GET", "/admin/conversations/c")[0] == 404
+    text = quern("cache", "ls", folder, ok=True).stdout
+    assert "a.qconv" in text and "b.qconv" in text and kind.name in text
+    assert "every" in quern("cache", "verify", folder, ok=True).stdout
+    assert quern("cache", "verify", folder / "a.qconv", ok=True).returncode == 0
+    assert call(s, "DELETE", "/admin/conversations/a") == (200, {"name": "a", "deleted": True})
+    assert call(s, "DELETE", "/admin/conversations/a")[0] == 404
+    assert only(folder) == ["b.qconv"]
+    quern("cache", "rm", folder / "b.qconv", ok=True)
+    assert only(folder) == []
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 8
+    path.write_bytes(data)
+
+
+def test_damage_serves_nothing(serve, quern, tmp_path):  # noqa: F811
+    folder, kind = tmp_path / "talks", make_kind("recurrent", tmp_path)
+    args = (kind, "--conversations", folder, "--ctx", 2048)
+    s = serve(*args)
+    prompt = TEXT * 8
+    first, _ = ask(s, prompt)
+    assert save(s, "t", {"prompt": prompt})[0] == 200
+    s.stop()
+    path = folder / "t.qconv"
+    good = path.read_bytes()
+    s = serve(*args)
+    for at in (0, 8, 20, 50, 72, 5000, len(good) // 2, len(good) - 1):
+        path.write_bytes(good)
+        flip(path, at)
+        status, e = restore(s, "t")
+        assert status in (409, 422), (at, e)
+        assert "t" in e["error"]["message"]
+    r = quern("cache", "verify", folder, ok=False)
+    assert "damaged" in r.stderr
+    for cut in (0, 10, 4096, len(good) - 1):
+        path.write_bytes(good[:cut])
+        assert restore(s, "t")[0] == 422, cut
+    path.write_bytes(b"mine\n" * 1000)
+    status, e = restore(s, "t")
+    assert status == 422 and "no conversation file" in e["error"]["message"]
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert restore(s, "t")[0] in (422, 500)
+    path.unlink()
+    assert ask(s, prompt) == (first, 0)
+    path.write_bytes(good)
+    assert restore(s, "t")[0] == 200
+    assert ask(s, prompt) == (first, len(prompt) - 1)
+
+
+def test_other_models_and_formats(serve, tmp_path):  # noqa: F811
+    folder = tmp_path / "talks"
+    a, b = make_kind("full", tmp_path), make_kind("windows", tmp_path)
+    s = serve(a, "--conversations", folder, "--ctx", 2048)
+    ask(s, TEXT * 4)
+    assert save(s, "t", {"prompt": TEXT * 4})[0] == 200
+    s.stop()
+    for args in ((b,), (a, "--kv-quant", "8")):
+        s = serve(*args, "--conversations", folder, "--ctx", 2048)
+        status, e = restore(s, "t")
+        assert status == 409 and "another model" in e["error"]["message"], e
+        assert a.name in e["error"]["message"]
+        assert not call(s, "GET", "/admin/conversations/t")[1]["restorable"]
+        assert ask(s, TEXT * 4)[1] == 0
+        s.stop()
+    s = serve(a, "--conversations", folder, "--ctx", 64)
+    status, e = restore(s, "t")
+    assert status != 200, e
+    s.stop()
+    s = serve(a, "--conversations", folder, "--ctx", 2048, "--prompt-cache", "64K")
+    status, e = restore(s, "t")
+    assert status == 413 and "--prompt-cache" in e["error"]["message"], e
+
+
+def test_without_and_with_a_bad_folder(serve, quern, model, tmp_path):  # noqa: F811
+    s = serve(model)
+    for method, path in (("GET", ""), ("POST", "/x"), ("POST", "/x/restore"), ("DELETE", "/x")):
+        status, e = call(s, method, "/admin/conversations" + path, {"prompt": "x"})
+        assert status == 400 and "--conversations" in e["error"]["message"]
+    for args in (("/proc/1/talks",), (tmp_path / "no" / "such",), (model / "config.json",)):
+        r = quern("serve", "--port", 0, "--conversations", *args, model, ok=False)
+        assert str(args[0]) in r.stderr
+    r = quern("serve", "--port", 0, "--conversations", tmp_path / "t", "--prompt-cache", "0", model,
+              ok=False)
+    assert "--prompt-cache is 0" in r.stderr
+
+
+def test_under_load(serve, tmp_path):  # noqa: F811
+    """Saves of one name at the same time, while answers run: the file is one of them, whole."""
+    folder, kind = tmp_path / "talks", make_kind("full", tmp_path)
+    s = serve(kind, "--conversations", folder, "--ctx", 2048)
+    (folder / ".x.1.0.part").write_bytes(b"of one that died")
+    prompts = [f"{i} " + TEXT * 6 for i in range(4)]
+    for p in prompts:
+        ask(s, p)
+    told, texts = [], []
+
+    def saver(p):
+        for _ in range(5):
+            told.append(save(s, "same", {"prompt": p}))
+
+    def talker():
+        texts.append(ask(s, "talk " + TEXT * 6, 60)[0])
+
+    threads = [threading.Thread(target=saver, args=(p,)) for p in prompts]
+    threads += [threading.Thread(target=talker) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(told) == 20 and all(x[0] == 200 for x in told) and len(set(texts)) == 1
+    sums = {x[1]["checksum"] for x in told}
+    assert len(sums) == 4 and call(s, "GET", "/admin/conversations/same")[1]["checksum"] in sums
+    assert restore(s, "same")[0] == 200
+    s.stop()
+    s = serve(kind, "--conversations", folder, "--ctx", 2048)
+    assert only(folder) == ["same.qconv"]  # what the dead one left is swept
