@@ -1,7 +1,8 @@
 /*
  * cmd_cache.c - `quern cache ls | rm | verify DIR...`: what the folders of --ssd-cache hold, by
- * model, and those of --conversations (cache_conv.h), by name. Reads what is there itself; only rm
- * changes anything, and the records of a cache only while no server has the folder.
+ * model, and those of --conversations (cache_conv.h), by name; a draft model's folder inside of one
+ * goes with it. Reads what is there itself; only rm changes anything, and the records of a cache
+ * only while no server has the folder.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,10 +12,11 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/cache_conv.h"
+#include "cli/served.h"
 #include "cli/verbs.h"
 #include "store/store.h"
 
-enum { MODELS_MAX = 256, DAY_S = 86400 };
+enum { MODELS_MAX = 256, DAY_S = 86400, PLACES_MAX = 64 };
 
 struct cache_opts {
     bool json, all;
@@ -349,6 +351,39 @@ static int remove_all(const struct cli *c, const struct cache_opts *o)
     return st == QN_OK ? CLI_OK : cli_fail(c, &err);
 }
 
+/* What was named, each folder followed by its draft model's where it has one. */
+struct places {
+    struct cli c;
+    const char *pos[1 + 2 * PLACES_MAX];
+    struct buf drafts[PLACES_MAX];
+    int n_draft;
+};
+
+static void places_of(const struct cli *c, struct places *p)
+{
+    int n = 0;
+    *p = (struct places){.c = *c};
+    for (int i = 0; i < c->n_pos; i++) {
+        struct buf *draft = &p->drafts[p->n_draft];
+        p->pos[n++] = c->pos[i];
+        path_join(draft, c->pos[i], CACHE_DRAFT_DIR);
+        if (i > 0 && !draft->failed && dir_exists(buf_z(draft))) {
+            p->pos[n++] = buf_z(draft);
+            p->n_draft++;
+        } else {
+            buf_free(draft);
+        }
+    }
+    p->c.pos = p->pos;
+    p->c.n_pos = n;
+}
+
+static void places_free(struct places *p)
+{
+    for (int i = 0; i < p->n_draft; i++)
+        buf_free(&p->drafts[i]);
+}
+
 static int run_cache(const struct cli *c, void *opts)
 {
     const struct cache_opts *o = opts;
@@ -363,7 +398,11 @@ static int run_cache(const struct cli *c, void *opts)
         folders = folders || !conv_arg_is_file(c->pos[i]);
     if (rm && folders && !o->model && !o->older && !o->all)
         return cli_usage(c, "rm needs --model ID, --older DAYS or --all");
-    return rm ? remove_all(c, o) : show(c, o, strcmp(what, "verify") == 0);
+    struct places p;
+    places_of(c, &p);
+    int rc = rm ? remove_all(&p.c, o) : show(&p.c, o, strcmp(what, "verify") == 0);
+    places_free(&p);
+    return rc;
 }
 
 const struct cli_verb verb_cache = {
@@ -373,7 +412,8 @@ const struct cli_verb verb_cache = {
     .about = "DIR is what `quern serve --ssd-cache` or --conversations was given, FILE one "
              "conversation. verify reads every record and fails "
              "when one is damaged; a server removes those itself when it meets them. rm works only "
-             "while no server uses the folder; conversations go at any time.",
+             "while no server uses the folder; conversations go at any time. A second model that "
+             "guesses has a folder inside of DIR, which goes with it.",
     .examples = "quern cache ls ~/kv\n"
                 "quern cache verify ~/kv\n"
                 "quern cache rm --older 30 ~/kv\n"
@@ -381,7 +421,7 @@ const struct cli_verb verb_cache = {
     .opts = cache_opts,
     .opts_size = sizeof(struct cache_opts),
     .pos_min = 2,
-    .pos_max = 64,
+    .pos_max = PLACES_MAX,
     .pos_name = "DIR",
     .run = run_cache,
 };

@@ -428,6 +428,8 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
                                  struct served *s, struct qn_err *err)
 {
     struct api_model *m = &s->model;
+    int64_t disk_bytes = cli_given(c, "ssd-cache-max") ? o->disk_max : DISK_BYTES;
+    int64_t draft_disk = draft_opts_disk(&o->draft, disk_bytes);
     QN_TRY(sampling(c, o, dir, &m->defaults, err));
     const struct served_params ep = {
         .dir = dir,
@@ -438,7 +440,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
         .cache_bytes = cache_bytes(c, o),
         .mtp = draft_opts_mtp(&o->draft),
         .disk_dir = o->disk,
-        .disk_bytes = cli_given(c, "ssd-cache-max") ? o->disk_max : DISK_BYTES,
+        .disk_bytes = disk_bytes - draft_disk,
         .disk_idle_s = o->disk_idle,
         .files_dir = o->files,
         .draft_kind = draft_opts_kind(&o->draft),
@@ -463,6 +465,9 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
                                     .tok = s->engine.tok,
                                     .threads = o->threads,
                                     .cache_bytes = ep.cache_bytes,
+                                    .disk_dir = o->disk,
+                                    .disk_bytes = draft_disk,
+                                    .disk_idle_s = o->disk_idle,
                                     .isolate = o->isolate};
     QN_TRY(draft_opts_open(&o->draft, &dt, &s->draft, &sp.spec, err));
     QN_TRY(plan_memory(o, s, &sp, err));

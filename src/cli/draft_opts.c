@@ -1,6 +1,7 @@
 /* draft_opts.c - see draft_opts.h. */
 #include "cli/draft_opts.h"
 
+#include "base/file.h"
 #include "cli/model_arg.h"
 
 #define WHERE "draft model"
@@ -18,6 +19,11 @@ enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o)
     static const enum qn_mtp_mode modes[] = {QN_MTP_DEFAULT, QN_MTP_BEFORE_NORM,
                                              QN_MTP_BEHIND_NORM};
     return kind_of(o) == SPEC_MTP ? modes[o->head] : QN_MTP_OFF;
+}
+
+int64_t draft_opts_disk(const struct draft_opts *o, int64_t bytes)
+{
+    return kind_of(o) == SPEC_MODEL ? bytes / 5 : 0;
 }
 
 enum qn_draft_kind draft_opts_kind(const struct draft_opts *o)
@@ -56,18 +62,26 @@ static enum qn_status same_tokens(const struct tok *a, const struct tok *b, cons
 static enum qn_status open_draft(const struct draft_opts *o, const struct draft_target *t,
                                  struct served_engine *draft, struct qn_err *err)
 {
-    struct buf dir = BUF_INIT;
+    struct buf dir = BUF_INIT, disk = BUF_INIT;
     enum qn_status st = model_arg_find(o->model, &dir, err);
+    if (t->disk_dir)
+        path_join(&disk, t->disk_dir, CACHE_DRAFT_DIR);
+    if (st == QN_OK)
+        st = buf_ok(&disk, "a path", err);
     if (st == QN_OK) {
         const struct served_params p = {.dir = buf_z(&dir),
                                         .threads = t->threads,
                                         .isolate = t->isolate,
-                                        .cache_bytes = t->cache_bytes / 5};
+                                        .cache_bytes = t->cache_bytes / 5,
+                                        .disk_dir = t->disk_dir ? buf_z(&disk) : NULL,
+                                        .disk_bytes = t->disk_bytes,
+                                        .disk_idle_s = t->disk_idle_s};
         st = served_open(&p, draft, err);
     }
     if (st == QN_OK)
         st = same_tokens(t->tok, draft->tok, buf_z(&dir), err);
     buf_free(&dir);
+    buf_free(&disk);
     return st;
 }
 

@@ -62,8 +62,14 @@ struct draft_target {
     const struct lm *lm;
     const struct tok *tok;
     int64_t threads, cache_bytes; /* of its prompt cache; a fifth as much is the draft model's */
+    const char *disk_dir;         /* where that is kept too; NULL = nowhere */
+    int64_t disk_bytes;           /* what the draft model's may take there: draft_opts_disk */
+    int64_t disk_idle_s;          /* as served_params has it */
     bool isolate;
 };
+/* Of the bytes that prompt caches may take on disk, those of a second model's; 0 = it has none, or
+ * there is no bound. */
+int64_t draft_opts_disk(const struct draft_opts *o, int64_t bytes);
 /* Opens the draft model, if one is asked for, into *draft (to be closed behind the scheduler, also
  * on failure), and says what the scheduler needs. */
 enum qn_status draft_opts_open(const struct draft_opts *o, const struct draft_target *t,

@@ -40,6 +40,10 @@ struct served_params {
     const char *draft_model; /* see engine_open.h */
 };
 
+/* In the folder of a model's disk cache, that of the second model that guesses for it: a cache of
+ * its own, as its engine may be another process. */
+#define CACHE_DRAFT_DIR "draft"
+
 /* Loads with a progress line. *out is to be closed also on failure. */
 enum qn_status served_open(const struct served_params *p, struct served_engine *out,
                            struct qn_err *err);

@@ -1,7 +1,8 @@
 /*
- * cache_disk.c - the scheduler's part in the prompt cache on disk: it calls its tick between steps,
- * lets a generation wait while what it needs is read (others go on), and runs flushes that clients
- * ask for. The scheduler's thread, except sched_cache_flush.
+ * cache_disk.c - the scheduler's part in the prompt cache on disk, the model's and that of a model
+ * that guesses: it calls its tick between steps, lets a generation wait while what it needs is read
+ * (others go on), and runs flushes that clients ask for. The scheduler's thread, except
+ * sched_cache_flush.
  */
 #include <errno.h>
 
@@ -18,10 +19,32 @@ static void look_at(struct sched *s, int64_t us)
 bool sched_disk_loading(struct sched *s, const struct gen *g)
 {
     struct qn_line line = {g->cache_ns, g->ids, g->n_ids};
-    if (!s->lm.ops->cache_loading || g->p.cache_off || g->p.prompt_logprobs ||
-        !s->lm.ops->cache_loading(s->lm.self, &line))
+    if (!s->lm.ops->cache_loading || g->p.cache_off || g->p.prompt_logprobs)
+        return false;
+    bool model = s->lm.ops->cache_loading(s->lm.self, &line);
+    if (!spec_disk_loading(s->spec, &line) && !model)
         return false;
     look_at(s, clock_us() + LOAD_US);
+    return true;
+}
+
+/* The model's part of a flush, then that of what guesses. True: *out has both. */
+static bool flush_both(struct sched *s, bool begin, struct qn_cache_flush *out)
+{
+    struct qn_cache_flush guesser;
+    if (!s->flush_guesser) {
+        if (!s->lm.ops->cache_flush(s->lm.self, begin, &s->flush_model))
+            return false;
+        s->flush_guesser = begin = true;
+    }
+    if (!spec_disk_flush(s->spec, begin, &guesser))
+        return false;
+    s->flush_guesser = false;
+    *out = s->flush_model;
+    out->nodes += guesser.nodes;
+    out->durable_nodes += guesser.durable_nodes;
+    if (!out->error[0])
+        memcpy(out->error, guesser.error, sizeof out->error);
     return true;
 }
 
@@ -37,7 +60,7 @@ static bool flush(struct sched *s)
         s->flush_now = wanted;
     if (!s->flush_now)
         return false;
-    if (!s->lm.ops->cache_flush(s->lm.self, begin, &f))
+    if (!flush_both(s, begin, &f))
         return true;
     pthread_mutex_lock(&s->mu);
     s->flush_done = s->flush_now;
@@ -55,6 +78,8 @@ void sched_disk_tick(struct sched *s)
         return;
     if (s->flush_now || now >= s->tick_us) {
         int32_t ms = s->lm.ops->cache_tick(s->lm.self, s->n_run > 0);
+        int32_t ms_guesser = spec_disk_tick(s->spec, s->n_run > 0);
+        ms = !ms || (ms_guesser && ms_guesser < ms) ? ms_guesser : ms;
         s->tick_us = now + (ms * 1000 > TICK_US ? ms * 1000 : TICK_US);
         s->tick_wanted = ms > 0;
         sched_reuse_stats(s);

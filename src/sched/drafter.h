@@ -55,6 +55,12 @@ struct drafter_ops {
     /* Gives back memory of what was kept until it is at most so many bytes; returns how many it
      * then is. May be NULL. */
     int64_t (*trim)(void *self, int64_t bytes);
+    /* What was kept on disk too, as lm_ops has it; all NULL = nothing is. loading: of a line that a
+     * sequence will begin with; flush: true when there is nothing to do. */
+    int32_t (*tick)(void *self, bool busy);
+    bool (*loading)(void *self, const struct qn_line *line);
+    bool (*flush)(void *self, bool begin, struct qn_cache_flush *out);
+    void (*disk_stats)(void *self, struct qn_disk_stats *out);
     /* Memory for a generation of n tokens beside its sequence; NULL: none worth planning. Any
      * thread. */
     int64_t (*bytes)(const void *self, int32_t n_tokens);

@@ -170,6 +170,19 @@ bool sched_reuse_yield(struct sched *s)
     return after.bytes < before.bytes;
 }
 
+/* With what guesses in the disk's part. */
+static void show_stats(struct sched *s, struct qn_cache_stats *st)
+{
+    struct qn_disk_stats guesser;
+    spec_disk_stats(s->spec, &guesser);
+    st->disk.restored_draft_tokens += guesser.restored_tokens;
+    st->disk.damaged += guesser.damaged;
+    st->disk.failed += guesser.failed;
+    pthread_mutex_lock(&s->mu);
+    s->stats.cache = *st;
+    pthread_mutex_unlock(&s->mu);
+}
+
 void sched_reuse_settle(struct sched *s)
 {
     struct qn_cache_stats st;
@@ -183,16 +196,12 @@ void sched_reuse_settle(struct sched *s)
         s->lm.ops->cache_trim(s->lm.self, free);
         s->lm.ops->cache_stats(s->lm.self, &st);
     }
-    pthread_mutex_lock(&s->mu);
-    s->stats.cache = st;
-    pthread_mutex_unlock(&s->mu);
+    show_stats(s, &st);
 }
 
 void sched_reuse_stats(struct sched *s)
 {
     struct qn_cache_stats st;
     s->lm.ops->cache_stats(s->lm.self, &st);
-    pthread_mutex_lock(&s->mu);
-    s->stats.cache = st;
-    pthread_mutex_unlock(&s->mu);
+    show_stats(s, &st);
 }

@@ -48,7 +48,9 @@ struct sched {
     int64_t order;      /* numbers generations as they start */
     int64_t n_ended;    /* sequences given back so far */
     int64_t flush_now;  /* the flush under way; 0 = none */
-    int64_t tick_us;    /* of the disk cache: not before */
+    bool flush_guesser; /* it has come to what guesses; of the model it has this: */
+    struct qn_cache_flush flush_model;
+    int64_t tick_us; /* of the disk cache: not before */
     bool tick_wanted;
     struct file_job *file_now;
     struct pace pace;

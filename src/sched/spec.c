@@ -202,6 +202,29 @@ int64_t spec_trim(struct spec *sp, int64_t bytes)
     return sp && sp->ops->trim ? sp->ops->trim(sp->self, bytes) : 0;
 }
 
+int32_t spec_disk_tick(struct spec *sp, bool busy)
+{
+    return sp && sp->ops->tick ? sp->ops->tick(sp->self, busy) : 0;
+}
+
+bool spec_disk_loading(struct spec *sp, const struct qn_line *line)
+{
+    return sp && sp->ops->loading && sp->ops->loading(sp->self, line);
+}
+
+bool spec_disk_flush(struct spec *sp, bool begin, struct qn_cache_flush *out)
+{
+    *out = (struct qn_cache_flush){0};
+    return !sp || !sp->ops->flush || sp->ops->flush(sp->self, begin, out);
+}
+
+void spec_disk_stats(struct spec *sp, struct qn_disk_stats *out)
+{
+    *out = (struct qn_disk_stats){0};
+    if (sp && sp->ops->disk_stats)
+        sp->ops->disk_stats(sp->self, out);
+}
+
 void spec_end(struct spec *sp, struct gen *g)
 {
     if (!sp || !g->spec)

@@ -74,6 +74,13 @@ void spec_keep(struct spec *sp, struct gen *g, const struct qn_line *line);
 /* What was kept beside the prompt cache gives memory back down to so many bytes; returns those it
  * then has. */
 int64_t spec_trim(struct spec *sp, int64_t bytes);
+/* The same on disk (drafter.h); without one: 0, false, true. */
+struct qn_cache_flush;
+struct qn_disk_stats;
+int32_t spec_disk_tick(struct spec *sp, bool busy);
+bool spec_disk_loading(struct spec *sp, const struct qn_line *line);
+bool spec_disk_flush(struct spec *sp, bool begin, struct qn_cache_flush *out);
+void spec_disk_stats(struct spec *sp, struct qn_disk_stats *out); /* zeros */
 /* g's sequence has taken a chunk of its prompt. */
 void spec_fed(struct spec *sp, struct gen *g);
 /* Puts guesses behind the tokens of the planned answers (items of one token and one row of logits,

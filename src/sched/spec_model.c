@@ -221,6 +221,14 @@ static enum qn_status fed(void *self, void *ctx, const int32_t *ids, int32_t n_f
     return read_on(m, f, ids, n_fed, 0, err);
 }
 
+static bool takes(const struct spec_model *m, const struct qn_line *line)
+{
+    for (int32_t i = 0; i < line->n_ids; i++)
+        if (line->ids[i] >= m->lm.n_vocab)
+            return false;
+    return line->n_ids <= m->lm.n_ctx;
+}
+
 /* The beginning of a sequence from the draft model's own prompt cache, which keeps what is kept of
  * the target. */
 static void resume(void *self, void *ctx, const struct qn_line *line, int32_t n)
@@ -232,11 +240,7 @@ static void resume(void *self, void *ctx, const struct qn_line *line, int32_t n)
     void *seq = NULL;
     if (!m->lm.ops->cache_seq || !f->seq || f->n > 0)
         return;
-    for (int32_t i = 0; i < line->n_ids; i++)
-        if (line->ids[i] >= m->lm.n_vocab)
-            return;
-    if (line->n_ids > m->lm.n_ctx ||
-        m->lm.ops->cache_seq(m->lm.self, line, &seq, &r, &ignored) != QN_OK)
+    if (!takes(m, line) || m->lm.ops->cache_seq(m->lm.self, line, &seq, &r, &ignored) != QN_OK)
         return;
     m->lm.ops->seq_free(m->lm.self, f->seq);
     f->seq = seq;
@@ -269,6 +273,33 @@ static int64_t trim(void *self, int64_t most)
     return st.bytes;
 }
 
+static int32_t tick(void *self, bool busy)
+{
+    const struct spec_model *m = self;
+    return m->lm.ops->cache_tick ? m->lm.ops->cache_tick(m->lm.self, busy) : 0;
+}
+
+static bool loading(void *self, const struct qn_line *line)
+{
+    const struct spec_model *m = self;
+    return m->lm.ops->cache_loading && takes(m, line) && m->lm.ops->cache_loading(m->lm.self, line);
+}
+
+static bool flush(void *self, bool begin, struct qn_cache_flush *out)
+{
+    const struct spec_model *m = self;
+    return !m->lm.ops->cache_flush || m->lm.ops->cache_flush(m->lm.self, begin, out);
+}
+
+static void disk_stats(void *self, struct qn_disk_stats *out)
+{
+    const struct spec_model *m = self;
+    struct qn_cache_stats st = {0};
+    if (m->lm.ops->cache_stats)
+        m->lm.ops->cache_stats(m->lm.self, &st);
+    *out = st.disk;
+}
+
 static int64_t bytes(const void *self, int32_t n_tokens)
 {
     const struct spec_model *m = self;
@@ -288,6 +319,10 @@ const struct drafter_ops drafter_model = {
     .resume = resume,
     .keep = keep,
     .trim = trim,
+    .tick = tick,
+    .loading = loading,
+    .flush = flush,
+    .disk_stats = disk_stats,
     .bytes = bytes,
     .free = free_model,
 };

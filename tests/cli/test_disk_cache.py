@@ -15,7 +15,7 @@ import urllib.request
 
 import pytest
 
-from conftest import ROOT, TINY, write_tokenizer
+from conftest import ROOT, SHARED, TINY, write_tokenizer
 from test_serve import Serving, serve  # noqa: F401 (a fixture)
 
 TINY_MODELS = ROOT / "tests" / "golden" / "tiny"
@@ -236,6 +236,81 @@ def test_the_list(serve, quern, model, tmp_path):  # noqa: F811
     assert not records(folder)
     assert "nothing is kept" in quern("cache", "ls", folder, ok=True).stdout
     assert "expected ls" in quern("cache", "drop", folder, ok=False).stderr
+
+
+def test_a_draft_heads_memory(serve, quern, tmp_path):  # noqa: F811
+    """It comes back with its model's; damage to it is found by verify, warned of, and costs no token
+    of the model's."""
+    target, folder = SHARED / "models" / "tiny-qwen3_5-mtp", tmp_path / "kv"
+    if not (target / "config.json").exists():
+        pytest.skip(f"{target} is not there")
+    args = (target, "--draft-kind", "mtp", "--ssd-cache", folder, "--ctx", 1024)
+
+    def say(s):
+        a = s.post("/v1/completions", {"prompt": TEXT * 8, "temperature": 0, "max_tokens": 12,
+                                       "ignore_eos": True})
+        return a["choices"][0]["text"], a["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    s = serve(*args)
+    want, got = say(s)
+    assert got == 0 and flush(s)["durable"]
+    s.stop(signal.SIGKILL)
+    rows = json.loads(quern("cache", "--json", "ls", folder, ok=True).stdout)[0]["models"]
+    head = [r for r in rows if r["about"].startswith("draft head of " + target.name)]
+    model = [r for r in rows if r["about"].startswith(target.name)]
+    assert len(rows) == 2 and len(head) == 1 and len(model) == 1 and head[0]["tokens"] > 0
+    assert "every record is sound" in quern("cache", "verify", folder, ok=True).stdout
+    s = serve(*args)
+    text, kept = say(s)
+    assert text == want and kept > 0
+    d = disk(s)
+    assert d["restored_draft_tokens"] >= kept and d["restored_tokens"] >= kept
+    s.stop()
+    for path in (folder / head[0]["id"]).glob("*.kv"):
+        data = bytearray(path.read_bytes())
+        data[4096] ^= 1
+        path.write_bytes(data)
+    r = quern("cache", "verify", folder, ok=False)
+    assert head[0]["id"] in r.stderr and "checksum" in r.stderr and model[0]["id"] not in r.stderr
+    s = serve(*args)
+    assert say(s) == (want, kept)
+    d = disk(s)
+    assert d["damaged_records"] > 0 and d["restored_draft_tokens"] == 0
+    code, err = s.stop()
+    assert code == 0 and "the checksum of part 0 is wrong" in err
+    quern("cache", "rm", "--model", head[0]["id"], folder, ok=True)
+    rows = json.loads(quern("cache", "--json", "ls", folder, ok=True).stdout)[0]["models"]
+    assert [r["id"] for r in rows] == [model[0]["id"]]
+
+
+@pytest.mark.parametrize("where", [(), ("--isolate",)], ids=["here", "isolated"])
+def test_a_draft_model_has_a_folder_inside(serve, quern, tmp_path, where):  # noqa: F811
+    """Also where it is a process of its own; ls, verify and rm go there too."""
+    target, guesser, folder = make_kind("full", tmp_path), make_kind("windows", tmp_path), tmp_path / "kv"
+    args = (target, "--draft-model", guesser, "--ssd-cache", folder, "--ctx", 1024, *where)
+    s = serve(*args)
+    want, _ = ask(s, TEXT * 6)
+    assert flush(s)["durable"]
+    s.stop(signal.SIGKILL)
+    dirs = json.loads(quern("cache", "--json", "ls", folder, ok=True).stdout)
+    assert [d["dir"] for d in dirs] == [str(folder), str(folder / "draft")]
+    assert [len(d["models"]) for d in dirs] == [1, 1]
+    assert dirs[1]["models"][0]["about"].startswith(guesser.name)
+    s = serve(*args)
+    assert ask(s, TEXT * 6) == (want, len(TEXT) * 6 - 1)
+    assert disk(s)["restored_draft_tokens"] >= len(TEXT) * 6 - 16
+    assert "in use by another server" in quern("cache", "rm", "--all", folder, ok=False).stderr
+    s.stop()
+    path = records(folder / "draft")[0]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert path.name in quern("cache", "verify", folder, ok=False).stderr
+    s = serve(*args)
+    assert ask(s, TEXT * 6) == (want, len(TEXT) * 6 - 1)
+    assert s.stop()[0] == 0
+    quern("cache", "rm", "--all", folder, ok=True)
+    assert not records(folder) and not records(folder / "draft")
 
 
 def test_kill_9(env, tmp_path, quern):

@@ -394,13 +394,84 @@ static void test_answers(void **state)
     free(r.disk);
 }
 
+/* ---- a second model ----------------------------------------------------------------------- */
+
+/* Both models, each with a cache and a folder; one life of a server. */
+static void one_life(const char *draft, const struct rig *r, const char *draft_disk,
+                     const int32_t *ids, struct answer *warm_one)
+{
+    char dir[600];
+    struct qn_engine_params p = {
+        .model_dir = dir, .n_thread = 1, .n_ctx = 700, .weights_only = true};
+    const struct qn_cache_params cp = {.bytes = BYTES, .interval = INTERVAL};
+    const struct qn_disk_params dp = {.dir = draft_disk};
+    struct qn_engine *d;
+    struct qn_cache *dc;
+    struct qn_cache_flush f;
+    struct sched_stats st;
+    struct answer cold_one;
+    struct tok *tok;
+    struct qn_err err;
+    snprintf(dir, sizeof dir, "%s/%s", TINY_DIR, draft);
+    CHECK_OK(qn_engine_open(&p, &d, &err), err);
+    CHECK_OK(qn_cache_create(d, &cp, &dc, &err), err);
+    CHECK_OK(qn_cache_disk_open(dc, &dp, &err), err);
+    open_rig(r);
+    struct lm draft_lm = lm_of_cache(dc);
+    const struct spec_params spec = {
+        .kind = SPEC_MODEL, .draft = &draft_lm, .n_draft = 4, .fixed = true};
+    struct sched *s = make_sched(&spec, &tok);
+    ask(s, ids, 190, true, &cold_one);
+    ask(s, ids, 190, false, warm_one);
+    same_answer(warm_one, &cold_one);
+    assert_true(sched_cache_flush(s, 60000, &f));
+    assert_true(f.nodes > 0 && f.durable_nodes == f.nodes && !f.error[0]);
+    sched_stats(s, &st);
+    assert_true(st.cache.disk.restored_draft_tokens >= (warm_one->cached ? 128 : 0));
+    sched_free(s);
+    tok_free(tok);
+    close_engine();
+    qn_cache_free(dc);
+    assert_int_equal(qn_kv_bytes_used(d), 0);
+    qn_engine_free(d);
+}
+
+static void check_draft_model(const char *target, const char *draft)
+{
+    struct rig r = {.disk = check_tmp_dir()};
+    static int32_t ids[LINE + 1];
+    struct answer first, again;
+    struct qn_err err = {0};
+    struct buf draft_disk = BUF_INIT;
+    path_join(&draft_disk, r.disk, "draft");
+    snprintf(r.model, sizeof r.model, "%s/%s", TINY_DIR, target);
+    r.p.model_dir = r.model;
+    uint32_t x = 5;
+    for (int32_t i = 0; i <= LINE; i++)
+        ids[i] = (int32_t)((x = x * 1664525u + 1013904223u) >> 8) % 64;
+    CHECK_OK(dir_make(r.disk, &err), err);
+    one_life(draft, &r, buf_z(&draft_disk), ids, &first);
+    assert_int_equal(first.cached, 0);
+    one_life(draft, &r, buf_z(&draft_disk), ids, &again);
+    assert_true(again.cached >= 128);
+    same_answer(&again, &first);
+    CHECK_OK(dir_remove(r.disk, &err), err);
+    buf_free(&draft_disk);
+    free(r.disk);
+}
+
+static void test_draft_models(void **state)
+{
+    check_draft_model("llama-tied-llama3-q4", "llama-tied-llama3-q4");
+    check_draft_model("gemma3_text-q4", "qwen3_5-moe-q4");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_block_drafter),
-        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_recurrent),     cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_block_drafter), cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_draft_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
