@@ -326,7 +326,7 @@ QN_API int32_t qn_mtp_waiting(const struct qn_mtp *m);
 /* Bytes that a context of n_tokens holds beside its sequence. Any thread. */
 QN_API int64_t qn_mtp_bytes(const struct qn_engine *e, int32_t n_tokens);
 
-enum { QN_MTP_DRAFT_MAX = 16 };
+enum { QN_MTP_DRAFT_MAX = 16, QN_MTP_LEVELS = 8 };
 
 struct qn_mtp_item {
     struct qn_mtp *mtp; /* each context at most once per call */
@@ -341,6 +341,12 @@ struct qn_mtp_item {
     int32_t n_draft;  /* 0..QN_MTP_DRAFT_MAX: guesses after the last row, each fed to the next */
     int32_t *drafts;  /* [n_draft]: the likeliest; among equals the lowest id */
     float *probs;     /* [n_draft]: their probabilities; or NULL */
+    /* NULL, or how often guesses hold whose probabilities lie in each of QN_MTP_LEVELS levels, that
+     * begin at 0, .2, .4, .6, .75, .85, .93 and .98: guesses end, n_draft becomes less, behind one
+     * with which they hold together less often than `least`. Needs probs. A block drafter, whose
+     * guesses come at once, makes all. */
+    const float *odds;
+    float least;
 };
 
 /* Runs the head over every item's rows together, then over the guesses of those that want more. On

@@ -12,7 +12,6 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "bench/quantile.h"
-#include "cli/draft_opts.h"
 #include "cli/engine_open.h"
 #include "cli/model_arg.h"
 #include "cli/term.h"
@@ -24,7 +23,8 @@
 #define FILE_BYTES ((size_t)64 << 20)
 enum { TASKS_MAX = 12, PROMPTS_EACH = 3, SETTINGS_MAX = 16, ROUNDS_MAX = 100, ANSWER = 160 };
 
-/* Text that repeats, text that changes a little, and text that does neither. */
+/* Text that repeats, text that changes a little, text that does neither, and text that nobody can
+ * guess. */
 static const struct {
     const char *name, *request;
 } own_tasks[] = {
@@ -44,11 +44,15 @@ static const struct {
     {"free",
      "{\"messages\":[{\"role\":\"user\",\"content\":\"Write a short story about a sailor who "
      "finds a strange letter.\"}]}"},
+    {"dice", "{\"temperature\":1,\"messages\":[{\"role\":\"user\",\"content\":\"Write a short "
+             "story about a "
+             "sailor who finds a strange letter.\"}]}"},
 };
 
 struct task {
     char name[32];
     struct ids prompts[PROMPTS_EACH];
+    double temperature; /* of all its answers */
     int32_t n;
 };
 
@@ -69,7 +73,9 @@ struct setting {
 
 struct bench {
     struct qn_engine *engine;
-    struct served_engine draft;
+    struct served_engine draft; /* of two-model */
+    enum spec_kind draft_kind;  /* of the draft model; SPEC_OFF = none */
+    enum spec_kind only;        /* kind of the rows; SPEC_OFF = all */
     struct task tasks[TASKS_MAX];
     struct setting plain, settings[SETTINGS_MAX];
     double plain_us[TASKS_MAX][ROUNDS_MAX]; /* of a token */
@@ -88,13 +94,20 @@ static enum qn_status add_prompt(struct bench *b, const char *name, const struct
     if (i == TASKS_MAX || (i < b->n_task && b->tasks[i].n == PROMPTS_EACH))
         return QN_OK;
     struct task *t = &b->tasks[i];
-    QN_TRY(chat_render(engine_chat(b->engine), request, 0, &text, err));
-    enum qn_status st = tok_encode(engine_tok(b->engine), buf_str(&text), TOK_PARSE_SPECIAL,
-                                   &t->prompts[t->n], err);
+    enum qn_status st = QN_OK;
+    if (json_get(request, "prompt") && !json_get(request, "messages"))
+        buf_add_str(&text, json_str(json_get(request, "prompt")));
+    else
+        st = chat_render(engine_chat(b->engine), request, 0, &text, err);
+    if (st == QN_OK)
+        st = tok_encode(engine_tok(b->engine), buf_str(&text), TOK_PARSE_SPECIAL, &t->prompts[t->n],
+                        err);
     buf_free(&text);
     QN_TRY(st);
     t->n++;
     if (i == b->n_task) {
+        const struct json *heat = json_get(request, "temperature");
+        t->temperature = heat ? json_real(heat) : 0;
         snprintf(t->name, sizeof t->name, "%s", name);
         b->n_task++;
     }
@@ -155,37 +168,45 @@ static void add_setting(struct bench *b, const char *kind, enum spec_kind k, int
 }
 
 /* As the server does it, and windows that are always as long as can be. */
-static void make_settings(struct bench *b)
+static enum qn_status make_settings(struct bench *b, struct qn_err *err)
 {
     static const int32_t lengths[] = {2, 4, 8};
+    bool made_for_it = b->draft_kind == SPEC_DSPARK || b->draft_kind == SPEC_ASSISTANT;
     const struct {
         const char *name;
         enum spec_kind kind;
         bool there;
     } kinds[] = {{"ngram", SPEC_NGRAM, true},
-                 {"mtp", SPEC_MTP, qn_mtp_available(b->engine)},
-                 {"two-model", SPEC_MODEL, b->draft.info != NULL}};
+                 {"mtp", SPEC_MTP, qn_mtp_available(b->engine) && !made_for_it},
+                 {draft_kinds[b->draft_kind], b->draft_kind, b->draft_kind != SPEC_OFF}};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        if (!kinds[k].there)
+        if (!kinds[k].there || (b->only != SPEC_OFF && b->only != kinds[k].kind))
             continue;
         add_setting(b, kinds[k].name, kinds[k].kind, 0, false);
         for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++)
             add_setting(b, kinds[k].name, kinds[k].kind, lengths[i], true);
     }
+    if (b->n_setting == 0)
+        QN_FAIL(err, QN_BAD_INPUT, WHERE,
+                "nothing to measure: --draft-kind %s needs a model that has it, or --draft-model",
+                draft_kinds[b->only]);
+    return QN_OK;
 }
 
 /* ---- measuring ------------------------------------------------------------------------------ */
 
-static enum qn_status answer(struct sched *s, const struct ids *prompt, struct result *r,
+static enum qn_status answer(struct sched *s, const struct task *t, int32_t i, struct result *r,
                              struct qn_err *err)
 {
+    const struct ids *prompt = &t->prompts[i];
     struct gen *g = NULL;
     struct gen_event ev;
     struct gen_params p = {.prompt = prompt->v,
                            .n_prompt = (int32_t)prompt->n,
                            .max_tokens = ANSWER,
                            .sample = sample_params_default()};
-    p.sample.temperature = 0;
+    p.sample.temperature = (float)t->temperature;
+    p.sample.seed = (uint64_t)i + 1;
     p.sample.n_top = -1;
     QN_TRY(sched_submit(s, &p, &g, err));
     do {
@@ -213,7 +234,7 @@ static enum qn_status run(struct bench *b, const struct task *t, struct setting 
     if (!s->sched)
         QN_TRY(sched_create(&lm, engine_tok(b->engine), &sp, &s->sched, err));
     for (int32_t i = 0; i < t->n; i++)
-        QN_TRY(answer(s->sched, &t->prompts[i], r, err));
+        QN_TRY(answer(s->sched, t, i, r, err));
     return QN_OK;
 }
 
@@ -261,7 +282,7 @@ static void write_row(struct bench *b, struct setting *s, int task, struct buf *
 static void write_table(struct bench *b, struct buf *out)
 {
     buf_addf(out,
-             "%s, %d threads, greedy, answers of at most %d tokens, %d rounds\n"
+             "%s, %d threads, answers of at most %d tokens, %d rounds\n"
              "speed: against the same answers without guesses, median; per step: tokens of a step "
              "with guesses;\naccepted: of the windows, per cent, by place\n\n"
              "%-12s %-10s %6s %9s %8s  %s\n",
@@ -281,17 +302,26 @@ static enum qn_status open_models(struct bench *b, const struct bench_spec_param
                                   struct qn_err *err)
 {
     struct buf dir = BUF_INIT;
-    const struct engine_args a = {.threads = p->threads, .mtp = QN_MTP_DEFAULT};
+    struct draft_opts draft = p->draft;
+    b->only = (enum spec_kind)draft.kind;
+    if (!draft.model)
+        draft.kind = SPEC_OFF;
+    else if (draft.kind < SPEC_MODEL)
+        draft.kind = SPEC_MODEL;
+    const struct engine_args a = {.threads = p->threads,
+                                  .mtp = QN_MTP_DEFAULT,
+                                  .draft_kind = draft_opts_kind(&draft),
+                                  .draft_model = draft_opts_model(&draft)};
     enum qn_status st = model_arg_find(p->model, &dir, err);
     if (st == QN_OK)
         st = engine_open(buf_z(&dir), &a, &b->engine, err);
     buf_free(&dir);
     QN_TRY(st);
-    struct draft_opts o = {.model = p->draft_model};
+    b->draft_kind = (enum spec_kind)draft.kind;
     struct lm lm = lm_of_engine(b->engine);
     const struct draft_target t = {.lm = &lm, .tok = engine_tok(b->engine), .threads = p->threads};
     struct spec_params ignored;
-    return draft_opts_open(&o, &t, &b->draft, &ignored, err);
+    return draft_opts_open(&draft, &t, &b->draft, &ignored, err);
 }
 
 static void free_all(struct bench *b)
@@ -319,7 +349,7 @@ enum qn_status bench_spec(const struct bench_spec_params *p, struct buf *out, st
     if (st == QN_OK)
         st = make_tasks(b, p->tasks, err);
     if (st == QN_OK)
-        make_settings(b);
+        st = make_settings(b, err);
     for (int round = -1; round < b->n_round; round++)
         for (int t = 0; t < b->n_task && st == QN_OK; t++)
             st = run_task(b, t, round, err);

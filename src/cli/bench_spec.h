@@ -7,11 +7,14 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "cli/draft_opts.h"
 
 struct bench_spec_params {
     const char *model;       /* folder or name */
-    const char *draft_model; /* NULL = no two-model rows */
-    const char *tasks;       /* file of JSON lines with "task" and "messages"; NULL = a few own */
+    struct draft_opts draft; /* a kind: rows of it only; a model: two-model's, or of that kind */
+    /* File of JSON lines with "task", "messages" or "prompt", and "temperature"; NULL = a few own.
+     */
+    const char *tasks;
     int64_t threads, repeat; /* repeat: rounds that count */
 };
 

@@ -30,10 +30,13 @@ struct bench_opts {
     int64_t repeat;
     const char *kv_quant, *draft_model, *tasks;
     bool speculation;
-    int format, arith;
+    int format, arith, draft_kind;
 };
 
 static const char *const formats[] = {"table", "json", "md", NULL};
+/* As enum spec_kind. */
+static const char *const measured_kinds[] = {"all",    "ngram",     "mtp", "two-model",
+                                             "dspark", "assistant", NULL};
 static const char *const ariths[] = {"canonical", "reference", NULL};
 
 static const struct cli_opt bench_opts[] = {
@@ -132,13 +135,24 @@ static const struct cli_opt bench_opts[] = {
     {.name = "draft-model",
      .type = CLI_STR,
      .arg = "DIR|NAME",
-     .help = "Smaller model of the same vocabulary, for two-model rows.",
+     .help = "A model that guesses; see --draft-kind.",
      .off = CLI_AT_STR(struct bench_opts, draft_model)},
+    {.name = "draft-kind",
+     .type = CLI_ENUM,
+     .arg = "KIND",
+     .choices = measured_kinds,
+     .def = "all",
+     .help = "Rows of this kind only. Also says what --draft-model is: a smaller model of the same "
+             "vocabulary where nothing is said, or a dspark or assistant made for the model, which "
+             "take the place of its own head.",
+     .off = CLI_AT_ENUM(struct bench_opts, draft_kind)},
     {.name = "tasks",
      .type = CLI_STR,
      .arg = "FILE",
-     .def_text = "copy, edit, list, free",
-     .help = "JSON lines with \"task\" and \"messages\"; the first three of each task are used.",
+     .def_text = "copy, edit, list, free, dice",
+     .help =
+         "JSON lines with \"task\", \"messages\" or \"prompt\", and \"temperature\" (else 0); the "
+         "first three of each task are used.",
      .off = CLI_AT_STR(struct bench_opts, tasks)},
     {.type = CLI_END},
 };
@@ -484,8 +498,12 @@ static int run_bench(const struct cli *c, void *opts)
     term_catch_interrupt(true);
     cpu_model_name(cpu, sizeof cpu);
     b.rep.cpu = cpu;
-    const struct bench_spec_params sp = {b.o->model, b.o->draft_model, b.o->tasks,
-                                         b.o->threads.n ? b.o->threads.v[0] : 0, b.o->repeat};
+    const struct bench_spec_params sp = {
+        .model = b.o->model,
+        .draft = {.kind = b.o->draft_kind, .model = b.o->draft_model},
+        .tasks = b.o->tasks,
+        .threads = b.o->threads.n ? b.o->threads.v[0] : 0,
+        .repeat = b.o->repeat};
     enum qn_status st = b.o->speculation ? bench_spec(&sp, &out, &err) : run_all(&b, &err);
     if (st == QN_OK && !b.o->speculation) {
         bench_report_write(&b.rep, (enum bench_format)b.o->format, &out);

@@ -16,6 +16,7 @@
 
 #include "model/decoder.h"
 #include "model/engine_int.h"
+#include "model/guess_stop.h"
 #include "model/logits.h"
 
 static const char CFG[] = "config.json";
@@ -277,6 +278,8 @@ static void guess(struct qn_engine *e, struct round *r, int32_t k)
     for (int32_t i = 0; i < r->n; i++) {
         struct qn_mtp_item *it = r->it[i];
         choose(e, logits, i, &it->drafts[k], it->probs ? &it->probs[k] : NULL);
+        if (!guess_goes_on(it->odds, it->least, it->probs, k + 1))
+            it->n_draft = k + 1;
         if (it->n_draft <= k + 1)
             continue;
         rows[left] = i;

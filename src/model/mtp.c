@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "exec/kv.h"
 #include "model/engine_int.h"
+#include "model/guess_stop.h"
 #include "model/loader.h"
 #include "model/logits.h"
 
@@ -341,7 +342,8 @@ static enum qn_status check_item(const struct qn_engine *e, const struct qn_mtp_
 {
     if (!it->mtp || it->mtp->seq->e != e || it->n_ids < 1 || it->n_ids > MAX_ROWS ||
         it->n_logits < 0 || it->n_logits > it->n_ids || (it->n_logits && !it->logits) ||
-        it->n_draft < 0 || it->n_draft > QN_MTP_DRAFT_MAX || (it->n_draft && !it->drafts))
+        it->n_draft < 0 || it->n_draft > QN_MTP_DRAFT_MAX || (it->n_draft && !it->drafts) ||
+        (it->odds && !it->probs))
         QN_FAIL(err, QN_BAD_INPUT, "mtp",
                 "item %d: %d ids, %d rows of logits, %d drafts; at most %d ids and %d drafts", i,
                 it->n_ids, it->n_logits, it->n_draft, MAX_ROWS, QN_MTP_DRAFT_MAX);
@@ -443,6 +445,8 @@ static void guess_all(struct qn_engine *e, const struct rows *r, int32_t n,
         it->drafts[k] = logits_best(e->draft_logits, e->info.n_vocab);
         if (it->probs)
             it->probs[k] = logits_best_prob(e->draft_logits, e->info.n_vocab, it->drafts[k]);
+        if (!guess_goes_on(it->odds, it->least, it->probs, k + 1))
+            it->n_draft = k + 1;
     }
 }
 
@@ -466,9 +470,9 @@ static enum qn_status first_run(struct qn_engine *e, struct qn_mtp_item *items, 
     return QN_OK;
 }
 
-/* Guess k of those who want so many, from their guesses before. */
+/* Guess k of those who want so many, from their guesses before; n_more: how many those are. */
 static enum qn_status next_run(struct qn_engine *e, struct qn_mtp_item *items, int32_t n, int32_t k,
-                               struct qn_err *err)
+                               int32_t *n_more, struct qn_err *err)
 {
     struct rows r[MAX_ROWS] = {0};
     const struct tensor *logits;
@@ -476,6 +480,9 @@ static enum qn_status next_run(struct qn_engine *e, struct qn_mtp_item *items, i
     for (int32_t i = 0; i < n; i++)
         if (items[i].n_draft > k)
             r[n_rows++] = (struct rows){&items[i], &items[i].drafts[k - 1], 1, 1, true};
+    *n_more = n_rows;
+    if (n_rows == 0)
+        return QN_OK;
     QN_TRY(run(e, r, n_rows, &logits, err));
     guess_all(e, r, n_rows, logits, k);
     return QN_OK;
@@ -485,9 +492,6 @@ enum qn_status qn_mtp_step(struct qn_engine *e, struct qn_mtp_item *items, int32
                            struct qn_err *err)
 {
     QN_TRY(check_items(e, items, n, err));
-    int32_t depth = 0;
-    for (int32_t i = 0; i < n; i++)
-        depth = items[i].n_draft > depth ? items[i].n_draft : depth;
     unsigned fp = cpu_fp_begin();
     enum qn_status st = QN_OK;
     if (e->assistant)
@@ -496,8 +500,8 @@ enum qn_status qn_mtp_step(struct qn_engine *e, struct qn_mtp_item *items, int32
         st = dspark_step(e, items, n, err);
     else
         st = first_run(e, items, n, err);
-    for (int32_t k = 1; k < depth && st == QN_OK && !e->dspark && !e->assistant; k++)
-        st = next_run(e, items, n, k, err);
+    for (int32_t k = 1, more = n; more && st == QN_OK && !e->dspark && !e->assistant; k++)
+        st = next_run(e, items, n, k, &more, err);
     cpu_fp_restore(fp);
     return st;
 }

@@ -13,7 +13,7 @@
 /* Guesses for one answer in one step: with the token before them they can be taken back. */
 #define SPEC_DRAFT_MAX (QN_ROLLBACK - 1)
 /* Levels of sureness that a kind tells apart. */
-#define SPEC_SURE 8
+#define SPEC_SURE QN_MTP_LEVELS
 
 /* One generation's part of a call. */
 struct draft {
@@ -25,6 +25,11 @@ struct draft {
     int32_t n;     /* guesses made, 0..most */
     int32_t *out;  /* [most] */
     uint8_t *sure; /* [most] 0..SPEC_SURE-1: the kind's own scale, higher is surer */
+    /* Of drafters whose guesses cost time, made one after the other, odds[SPEC_SURE], how often
+     * guesses of a sureness hold: there is no guess behind some that hold together less often than
+     * `least`. NULL = all that are wanted. */
+    const float *odds;
+    float least;
 };
 
 struct drafter_ops {
@@ -81,8 +86,5 @@ extern const struct drafter_ops drafter_model;
 struct spec_model;
 enum qn_status spec_model_create(const struct lm *draft, const struct lm *target,
                                  struct spec_model **out, struct qn_err *err);
-
-/* The level of sureness of a probability. */
-uint8_t spec_sure_of(float p);
 
 #endif

@@ -19,9 +19,11 @@ struct lm_mtp_item {
     void *seq; /* holds all of the line but perhaps the last token */
     const int32_t *ids;
     int32_t n_ids;
-    int32_t n_draft; /* wanted behind the line, 0..QN_MTP_DRAFT_MAX; afterwards: made, or 0 */
-    int32_t *drafts; /* [n_draft] */
-    float *probs;    /* [n_draft] */
+    int32_t n_draft;   /* wanted behind the line, 0..QN_MTP_DRAFT_MAX; afterwards: made, or 0 */
+    int32_t *drafts;   /* [n_draft] */
+    float *probs;      /* [n_draft] */
+    const float *odds; /* as in struct qn_mtp_item */
+    float least;
 };
 
 struct lm_ops {

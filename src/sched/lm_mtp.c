@@ -63,7 +63,9 @@ enum qn_status lm_mtp_run(struct qn_engine *e, struct lm_mtp_item *items, int32_
                                           .n_ids = k,
                                           .n_draft = next + k == it->n_ids ? wanted : 0,
                                           .drafts = it->drafts,
-                                          .probs = it->probs};
+                                          .probs = it->probs,
+                                          .odds = it->odds,
+                                          .least = it->least};
         rows += k;
     }
     return run(e, of, r, n_run, err);

@@ -755,6 +755,10 @@ static int32_t put_lines(struct lm_remote *r, const struct lm_mtp_item *items, i
         w->items[i] = (struct wire_item){q->handle, k, 0};
         w->guesses[i].from = from;
         w->guesses[i].n_draft = items[i].n_draft;
+        w->guesses[i].least = items[i].least;
+        w->guesses[i].stops = items[i].odds != NULL;
+        if (items[i].odds)
+            memcpy(w->guesses[i].odds, items[i].odds, sizeof w->guesses[i].odds);
         ids += k;
         left -= (size_t)k;
     }

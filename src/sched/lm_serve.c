@@ -234,7 +234,9 @@ static enum qn_status guess_item(struct serving *s, int32_t i, int32_t at, struc
                                 .n_ids = from + it.n_ids,
                                 .n_draft = n_draft,
                                 .drafts = g->drafts,
-                                .probs = g->probs};
+                                .probs = g->probs,
+                                .odds = g->stops ? g->odds : NULL,
+                                .least = g->least};
     return QN_OK;
 }
 

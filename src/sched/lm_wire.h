@@ -79,6 +79,8 @@ struct wire_guess {
     int32_t from, n_draft;
     int32_t drafts[QN_MTP_DRAFT_MAX];
     float probs[QN_MTP_DRAFT_MAX];
+    bool stops; /* has odds, and least */
+    float odds[QN_MTP_LEVELS], least;
 };
 
 struct wire_item {

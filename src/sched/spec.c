@@ -48,12 +48,15 @@ struct spec {
     int32_t quiet, wait; /* steps without guesses; how many until a try */
     int32_t streak;      /* steps with guesses on end */
     bool trying;
-    bool planned;            /* the step has guesses */
-    int32_t *window;         /* [n_lane, QN_ROLLBACK] a step's tokens */
-    struct draft *drafts;    /* [n_lane] */
-    struct spec_lane *lanes; /* [n_lane] */
-    double *p;               /* [n_lane, SPEC_DRAFT_MAX] */
-    int32_t *item_of;        /* [n_lane + 1] draft -> item, -1 behind the last */
+    bool planned;             /* the step has guesses */
+    int32_t *window;          /* [n_lane, QN_ROLLBACK] a step's tokens */
+    struct draft *drafts;     /* [n_lane] */
+    struct spec_lane *lanes;  /* [n_lane] */
+    double *p;                /* [n_lane, SPEC_DRAFT_MAX] */
+    float (*odds)[SPEC_SURE]; /* [n_lane] how often guesses hold, by sureness */
+    double rate;              /* what a step that is planned promises (spec_choose) */
+    double spent;             /* on its guesses, in steps of one row */
+    int32_t *item_of;         /* [n_lane + 1] draft -> item, -1 behind the last */
 };
 
 /* ---- life ----------------------------------------------------------------------------------- */
@@ -117,8 +120,9 @@ enum qn_status spec_create(const struct spec_params *p, const struct lm *lm, int
     sp->lanes = calloc(n, sizeof *sp->lanes);
     sp->p = calloc(n * SPEC_DRAFT_MAX, sizeof *sp->p);
     sp->item_of = calloc(n + 1, sizeof *sp->item_of);
+    sp->odds = calloc(n, sizeof *sp->odds);
     enum qn_status st = QN_OK;
-    if (!sp->window || !sp->drafts || !sp->lanes || !sp->p || !sp->item_of)
+    if (!sp->window || !sp->drafts || !sp->lanes || !sp->p || !sp->item_of || !sp->odds)
         st = err_set(err, QN_NO_MEMORY, WHERE, "no memory for speculation in %d lanes", n_lane);
     if (st == QN_OK)
         st = choose_kind(sp, p, lm, err);
@@ -142,6 +146,7 @@ void spec_free(struct spec *sp)
     free(sp->lanes);
     free(sp->p);
     free(sp->item_of);
+    free(sp->odds);
     free(sp);
 }
 
@@ -270,6 +275,11 @@ static int32_t most_of(const struct spec *sp, const struct gen *g)
     return most > 0 ? most : 0;
 }
 
+static double odds_of(const struct spec *sp, const struct spec_gen *sg, int32_t sure)
+{
+    return spec_odds_of(&sg->sure, &sp->sure, sure, sp->ops->prior[sure]);
+}
+
 static void fill_chances(struct spec *sp, int32_t k, bool by_place)
 {
     const struct draft *d = &sp->drafts[k];
@@ -280,9 +290,8 @@ static void fill_chances(struct spec *sp, int32_t k, bool by_place)
     /* A place where little is known is as good as the one before it: so windows grow until they
      * do not pay. */
     for (int32_t j = 0; j < l->n; j++)
-        p[j] = by_place
-                   ? spec_odds_of(&sg->place, &sp->place, j, j ? p[j - 1] : FIRST_PLACE)
-                   : spec_odds_of(&sg->sure, &sp->sure, d->sure[j], sp->ops->prior[d->sure[j]]);
+        p[j] = by_place ? spec_odds_of(&sg->place, &sp->place, j, j ? p[j - 1] : FIRST_PLACE)
+                        : odds_of(sp, sg, d->sure[j]);
 }
 
 /* Sets lanes[].take; with the number of guesses that there are, or could be. */
@@ -299,10 +308,10 @@ static void choose(struct spec *sp, int32_t n, bool by_place)
         }
         return;
     }
-    spec_choose(&sp->cost, sp->lanes, n, sp->rows,
-                !by_place        ? 0
-                : sp->ops->block ? 1
-                                 : SPEC_DRAFT_MAX);
+    struct spec_bounds b = {.rows = sp->rows, .spent = by_place ? 0 : sp->spent};
+    if (by_place)
+        b.runs = sp->ops->block ? 1 : SPEC_DRAFT_MAX;
+    sp->rate = spec_choose(&sp->cost, sp->lanes, n, &b);
     for (int32_t k = 0; k < n; k++)
         total += sp->lanes[k].take;
     sp->trying = false;
@@ -331,7 +340,6 @@ static bool guess(struct spec *sp, int32_t n)
         d->n = 0;
         if (d->most < 1)
             continue;
-        longest = d->most > longest ? d->most : longest;
         asked[n_asked] = d;
         work[n_asked] = *d;
         work[n_asked++].ctx = ((struct gen *)d->ctx)->spec->ctx;
@@ -340,17 +348,20 @@ static bool guess(struct spec *sp, int32_t n)
         return false;
     int64_t t = clock_us();
     enum qn_status st = sp->ops->draft(sp->self, work, n_asked, &err);
-    if (sp->ops->costs)
-        spec_cost_guess(&sp->cost, sp->ops->block ? 1 : longest, clock_us() - t);
+    t = clock_us() - t;
     if (st != QN_OK && !sp->warned)
         log_line(LOG_WARN, "sched", "no guesses for a step: %s", err.msg);
     sp->warned |= st != QN_OK;
     for (int32_t i = 0; i < n_asked; i++) {
         struct gen *g = asked[i]->ctx;
         asked[i]->n = st == QN_OK ? work[i].n : 0;
+        longest = asked[i]->n > longest ? asked[i]->n : longest;
         g->spec->n = asked[i]->n;
         g->spec->n_fed = g->n_fed;
     }
+    if (sp->ops->costs && longest > 0)
+        spec_cost_guess(&sp->cost, sp->ops->block ? 1 : longest, t);
+    sp->spent = !sp->ops->costs ? 0 : spec_cost_runs(&sp->cost, sp->ops->block ? 1 : longest);
     return st == QN_OK;
 }
 
@@ -396,6 +407,26 @@ static void place_windows(struct spec *sp, struct qn_step_item *items, struct ge
     }
 }
 
+/* How many guesses are wanted of a drafter whose guesses cost time: none where they promise
+ * nothing, few for a try, else as long as they hold together often enough. */
+static void ask(struct spec *sp, int32_t n)
+{
+    choose(sp, n, true);
+    double least = spec_least(&sp->cost, sp->lanes, n, sp->rate);
+    for (int32_t k = 0; k < n; k++) {
+        struct draft *d = &sp->drafts[k];
+        const struct spec_gen *sg = ((const struct gen *)d->ctx)->spec;
+        if (sp->lanes[k].take == 0 || (sp->trying && !sp->ops->block))
+            d->most = sp->lanes[k].take;
+        if (sp->trying || sp->ops->block)
+            continue;
+        for (int32_t l = 0; l < SPEC_SURE; l++)
+            sp->odds[k][l] = (float)odds_of(sp, sg, l);
+        d->odds = sp->odds[k];
+        d->least = (float)least;
+    }
+}
+
 void spec_plan(struct spec *sp, struct qn_step_item *items, struct gen **who, int32_t n, bool plain,
                float *rows)
 {
@@ -405,12 +436,8 @@ void spec_plan(struct spec *sp, struct qn_step_item *items, struct gen **who, in
     int32_t n_draft = gather(sp, who, n);
     if (n_draft == 0 || plain)
         return;
-    if (sp->ops->costs && !sp->fixed) {
-        choose(sp, n_draft, true);
-        for (int32_t k = 0; k < n_draft; k++)
-            if (!sp->ops->block || sp->lanes[k].take == 0)
-                sp->drafts[k].most = sp->lanes[k].take;
-    }
+    if (sp->ops->costs && !sp->fixed)
+        ask(sp, n_draft);
     if (!guess(sp, n_draft))
         return;
     if (sp->ops->costs && !sp->fixed && sp->trying)

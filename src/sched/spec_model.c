@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "model/guess_stop.h"
 #include "model/logits.h"
 #include "sched/drafter.h"
 #include "sched/spec.h"
@@ -30,6 +31,7 @@ struct follower {
     void *seq, *copy; /* copy: during a call */
     int32_t n, n_own;
     int32_t own[SPEC_DRAFT_MAX];
+    float probs[SPEC_DRAFT_MAX]; /* of the guesses of a call */
 };
 
 enum qn_status spec_model_create(const struct lm *draft, const struct lm *target,
@@ -152,7 +154,9 @@ static enum qn_status guess_one(struct spec_model *m, struct draft **d, int32_t 
         }
         int32_t best = logits_best(items[i].logits, m->n_vocab);
         d[i]->out[d[i]->n] = best;
-        d[i]->sure[d[i]->n++] = spec_sure_of(logits_best_prob(items[i].logits, m->n_vocab, best));
+        f->probs[d[i]->n] = logits_best_prob(items[i].logits, m->n_vocab, best);
+        d[i]->sure[d[i]->n] = (uint8_t)guess_level(f->probs[d[i]->n]);
+        d[i]->n++;
     }
     return QN_OK;
 }
@@ -163,7 +167,7 @@ static enum qn_status more(struct spec_model *m, struct draft **d, int32_t *n, s
     int32_t left = 0;
     for (int32_t i = 0; i < *n; i++) {
         struct follower *f = d[i]->ctx;
-        if (d[i]->n >= d[i]->most)
+        if (d[i]->n >= d[i]->most || !guess_goes_on(d[i]->odds, d[i]->least, f->probs, d[i]->n))
             continue;
         if (m->copies && !f->copy)
             QN_TRY(m->lm.ops->seq_fork(m->lm.self, f->seq, &f->copy, err));

@@ -4,6 +4,7 @@
  * sequence, to which the head's belongs.
  */
 #include "base/err.h"
+#include "model/guess_stop.h"
 #include "sched/drafter.h"
 #include "sched/spec_policy.h"
 
@@ -13,15 +14,6 @@ static enum qn_status open(void *self, void *seq, void **ctx, struct qn_err *err
     QN_TRY(lm->ops->mtp_open(lm->self, seq, err));
     *ctx = seq;
     return QN_OK;
-}
-
-uint8_t spec_sure_of(float p)
-{
-    static const float least[SPEC_SURE] = {0, 0.2F, 0.4F, 0.6F, 0.75F, 0.85F, 0.93F, 0.98F};
-    uint8_t s = 0;
-    while (s + 1 < SPEC_SURE && p >= least[s + 1])
-        s++;
-    return s;
 }
 
 static enum qn_status draft(void *self, struct draft *d, int32_t n, struct qn_err *err)
@@ -36,12 +28,14 @@ static enum qn_status draft(void *self, struct draft *d, int32_t n, struct qn_er
                                         .n_ids = d[i].n_ids,
                                         .n_draft = d[i].most,
                                         .drafts = d[i].out,
-                                        .probs = probs[i]};
+                                        .probs = probs[i],
+                                        .odds = d[i].odds,
+                                        .least = d[i].least};
     QN_TRY(lm->ops->mtp_step(lm->self, items, n, err));
     for (int32_t i = 0; i < n; i++) {
         d[i].n = items[i].n_draft;
         for (int32_t j = 0; j < d[i].n; j++)
-            d[i].sure[j] = spec_sure_of(probs[i][j]);
+            d[i].sure[j] = (uint8_t)guess_level(probs[i][j]);
     }
     return QN_OK;
 }

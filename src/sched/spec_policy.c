@@ -6,6 +6,7 @@
 #define FIRST_SLOPE 0.1 /* of a row more, before anything is known */
 #define GAIN        0.3 /* of a pair of steps */
 #define BASE_GAIN   0.1
+#define RUN_GAIN    0.1
 #define CLIP        0.7  /* of a logarithm: one hiccup moves little */
 #define WORTH       1.03 /* what a window has to promise over none */
 #define WEIGHT      4.0F /* guesses that a prior counts for */
@@ -84,14 +85,24 @@ void spec_cost_break(struct spec_cost *c)
     c->last_rows = 0;
 }
 
+double spec_cost_runs(const struct spec_cost *c, int32_t runs)
+{
+    return runs > 0 ? c->guess + (runs - 1) * c->more : 0;
+}
+
+/* A step towards the line through what calls of different lengths took. */
 void spec_cost_guess(struct spec_cost *c, int32_t runs, int64_t us)
 {
     if (c->base_us <= 0 || runs < 1)
         return;
-    double one = (double)us / runs / c->base_us;
-    if (c->guess > 0 && one > 2 * c->guess)
-        one = 2 * c->guess;
-    c->guess = c->guess > 0 ? c->guess + 0.1 * (one - c->guess) : one;
+    double took = (double)us / c->base_us, was = spec_cost_runs(c, runs), n = runs - 1;
+    if (was <= 0) {
+        c->guess = c->more = took / runs;
+        return;
+    }
+    double off = RUN_GAIN * (fmin(took, 2 * was) - was) / (1 + n * n);
+    c->guess = fmax(0, c->guess + off);
+    c->more = fmax(0, c->more + off * n);
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -119,16 +130,14 @@ static int32_t likeliest(const struct spec_lane *lanes, int32_t n, double *q)
 }
 
 /* Guesses come in the order of their chances, so the best windows are a prefix of that order. */
-void spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n, int32_t rows,
-                 int32_t runs)
+double spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n,
+                   const struct spec_bounds *b)
 {
-    double made = n, best = WORTH * n / spec_cost_rows(c, n), q = 0;
-    int32_t longest = 0, left = 0, order[SPEC_ROWS];
+    double made = n, rate = n / (spec_cost_rows(c, n) + b->spent), best = WORTH * rate, q = 0;
+    int32_t longest = 0, left = 0, order[SPEC_ROWS], r = 0;
     for (int32_t i = 0; i < n; i++)
         lanes[i].take = 0;
-    rows = rows < SPEC_ROWS ? rows : SPEC_ROWS;
-    int32_t r = 0;
-    for (; r < rows; r++) {
+    for (; r < b->rows && r < SPEC_ROWS; r++) {
         int32_t i = likeliest(lanes, n, &q);
         if (i < 0)
             break;
@@ -136,12 +145,30 @@ void spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n, 
         made += q;
         if (++lanes[i].take > longest)
             longest = lanes[i].take;
-        double cost = spec_cost_rows(c, n + r + 1) + (longest < runs ? longest : runs) * c->guess;
+        double cost = spec_cost_rows(c, n + r + 1) + b->spent +
+                      spec_cost_runs(c, longest < b->runs ? longest : b->runs);
         if (made / cost > best) {
-            best = made / cost;
+            best = rate = made / cost;
             left = r + 1;
         }
     }
     while (r > left)
         lanes[order[--r]].take--;
+    return rate;
+}
+
+double spec_least(const struct spec_cost *c, const struct spec_lane *lanes, int32_t n, double rate)
+{
+    int32_t on = 0, rows = 0;
+    double p = 0;
+    for (int32_t i = 0; i < n; i++) {
+        on += lanes[i].take > 0;
+        rows += lanes[i].take;
+        for (int32_t j = 0; j < lanes[i].take; j++)
+            p += lanes[i].p[j];
+    }
+    if (rows == 0)
+        return 1;
+    double row = (spec_cost_rows(c, n + rows) - spec_cost_rows(c, n)) / rows;
+    return rate * (c->more / on + row) / (p / rows);
 }

@@ -26,7 +26,8 @@ double spec_odds_of(const struct spec_odds *own, const struct spec_odds *all, in
 struct spec_cost {
     double f[SPEC_ROWS + 1]; /* 0 = not known */
     double base_us;          /* 0 = not known */
-    double guess;            /* time of one run of guessing, in steps of one row */
+    /* Times of a call's first run of guessing and of each further one, in steps of one row. */
+    double guess, more;
     double last_us;
     int32_t last_rows; /* 0 = none to compare with */
 };
@@ -34,6 +35,8 @@ double spec_cost_rows(const struct spec_cost *c, int32_t rows);
 void spec_cost_note(struct spec_cost *c, int32_t rows, int64_t us);
 void spec_cost_break(struct spec_cost *c); /* another kind of step came between */
 void spec_cost_guess(struct spec_cost *c, int32_t runs, int64_t us);
+/* Of so many runs. */
+double spec_cost_runs(const struct spec_cost *c, int32_t runs);
 
 /* One answer's guesses: p[j] how likely guess j holds when those before it do. */
 struct spec_lane {
@@ -41,10 +44,20 @@ struct spec_lane {
     int32_t n;    /* guesses there are */
     int32_t take; /* of these the step should verify */
 };
-/* Sets every take so that the step makes most tokens per time; at most rows rows beside one for
- * each lane. runs: guesses are still to be made, at a run for each of the longest window but never
- * more than this; 0 = they are there. */
-void spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n, int32_t rows,
-                 int32_t runs);
+struct spec_bounds {
+    int32_t rows; /* of guesses at most, beside one row for each lane */
+    /* Guesses are still to be made, at a run for each of the longest window but never more than
+     * this; 0 = they are there. */
+    int32_t runs;
+    double spent; /* in steps of one row: what guessing took so far, paid whatever is chosen */
+};
+/* Sets every take so that the step makes most tokens per time, in which guesses that are there are
+ * paid for; returns those tokens per step of one row. */
+double spec_choose(const struct spec_cost *c, struct spec_lane *lanes, int32_t n,
+                   const struct spec_bounds *b);
+/* After that, with guesses still to be made, one run for each: how often a lane's guesses have to
+ * hold together for one more to be worth its run, which lanes share, and its row, where a step
+ * makes `rate` tokens per time. */
+double spec_least(const struct spec_cost *c, const struct spec_lane *lanes, int32_t n, double rate);
 
 #endif

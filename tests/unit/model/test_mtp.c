@@ -280,6 +280,56 @@ static void test_model_unchanged(void **state)
 
 /* ---- guesses and going back ------------------------------------------------------------------ */
 
+/* Guesses that end early are the first of those that do not, each context's by its own odds; what
+ * comes after is not touched by it. */
+static void test_stop(void **state)
+{
+    const float sure[QN_MTP_LEVELS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const float half[QN_MTP_LEVELS] = {0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F, 0.5F};
+    static const struct {
+        float least;
+        int32_t n;
+    } cases[] = {{0.6F, 1}, {0.5F, 2}, {0.3F, 2}, {0.1F, 4}, {0.001F, 6}};
+    char model[600], path[600];
+    int32_t want[6], got[6], more[6];
+    float probs[6];
+    struct qn_err err;
+    need_shared();
+    golden_paths("qwen3_5-q4", model, path);
+    struct qn_engine *e = open_engine(model, QN_ARITH_CANONICAL, QN_MTP_DEFAULT);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct pair a = pair_of(e), b = pair_of(e);
+        step(&a, line, 20, NULL);
+        step(&b, line, 20, NULL);
+        struct qn_mtp_item it = {
+            .ids = line + 1, .n_ids = 20, .n_draft = 6, .drafts = want, .probs = probs};
+        struct qn_mtp_item two[2] = {it, it};
+        two[0].mtp = a.m;
+        two[0].odds = half;
+        two[0].least = cases[i].least;
+        two[0].drafts = got;
+        two[1].mtp = b.m;
+        two[1].odds = sure;
+        two[1].least = 1;
+        CHECK_OK(qn_mtp_step(e, two, 2, &err), err);
+        assert_int_equal(two[1].n_draft, 6);
+        assert_int_equal(two[0].n_draft, cases[i].n);
+        assert_memory_equal(got, want, (size_t)cases[i].n * sizeof *got);
+        step(&a, line + 20, 1, NULL);
+        step(&b, line + 20, 1, NULL);
+        const struct qn_mtp_item on = {.ids = line + 21, .n_ids = 1, .n_draft = 6};
+        struct qn_mtp_item next[2] = {on, on};
+        for (int k = 0; k < 2; k++)
+            next[k].drafts = k ? more : got;
+        draft(&a, next[0]);
+        draft(&b, next[1]);
+        assert_memory_equal(got, more, sizeof got);
+        pair_free(&a);
+        pair_free(&b);
+    }
+    qn_engine_free(e);
+}
+
 /* A chain in one call is the same as one guess per call on own states; true rows drop own ones. */
 static void test_chain(void **state)
 {
@@ -431,6 +481,8 @@ static void test_refusals(void **state)
         {{.mtp = p.m, .ids = line, .n_ids = 1, .n_draft = 17, .drafts = drafts}, "17 drafts"},
         {{.mtp = p.m, .ids = line, .n_ids = 1, .n_draft = 1}, "1 drafts"},
         {{.mtp = p.m, .ids = line, .n_ids = 1, .own = true}, "own state"},
+        {{.mtp = p.m, .ids = line, .n_ids = 1, .n_draft = 1, .drafts = drafts, .odds = out},
+         "1 drafts"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct qn_mtp_item it = cases[i].it;
@@ -550,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_invariance),
         cmocka_unit_test(test_model_unchanged),
         cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_stop),
         cmocka_unit_test(test_back),
         cmocka_unit_test(test_forgotten),
         cmocka_unit_test(test_refusals),

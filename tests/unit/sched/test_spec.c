@@ -147,11 +147,59 @@ static void test_choose(void **state)
         for (int j = 0; j < 8; j++)
             p[j] = t[i].p;
         struct spec_lane l = {.p = p, .n = 8};
-        c.guess = t[i].guess;
-        spec_choose(&c, &l, 1, 32, t[i].runs_cost ? SPEC_DRAFT_MAX : 0);
+        c.guess = c.more = t[i].guess;
+        spec_choose(&c, &l, 1, &(struct spec_bounds){32, t[i].runs_cost ? SPEC_DRAFT_MAX : 0, 0});
         if (l.take < t[i].least || l.take > t[i].most)
             fail_msg("case %zu: %d guesses", i, l.take);
     }
+}
+
+/* What guesses took is paid for whatever is chosen: the dearer they were, the more of them are
+ * worth a row. */
+static void test_spent(void **state)
+{
+    struct spec_cost c = cost_of(0.1);
+    const double p[8] = {0.9, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5};
+    struct spec_lane l = {.p = p, .n = 8};
+    int32_t was = 0, free_of_cost = 0;
+    for (int i = 0; i < 5; i++) {
+        struct spec_bounds b = {.rows = 32, .spent = 0.5 * i};
+        double rate = spec_choose(&c, &l, 1, &b);
+        assert_true(l.take >= was && rate >= 1 / (1 + b.spent));
+        was = l.take;
+        free_of_cost = i ? free_of_cost : l.take;
+    }
+    assert_true(was > free_of_cost);
+}
+
+/* The chance below which one guess more does not pay: its run, shared by the lanes that guess, and
+ * its row, against what the time is worth. */
+static void test_least(void **state)
+{
+    struct spec_cost c = cost_of(0.1);
+    const double p[4] = {0.8, 0.8, 0.8, 0.8};
+    struct spec_lane l[2] = {{p, 4, 4}, {p, 4, 0}};
+    c.more = 0.3;
+    assert_float_equal(spec_least(&c, l, 1, 2), 2 * (0.3 + 0.1) / 0.8, 0.02);
+    l[1].take = 4;
+    assert_float_equal(spec_least(&c, l, 2, 2), 2 * (0.15 + 0.1) / 0.8, 0.05);
+    l[0].take = l[1].take = 0;
+    assert_float_equal(spec_least(&c, l, 2, 2), 1, 1e-9);
+}
+
+/* Calls of different lengths tell the first run's time from the others'. */
+static void test_runs(void **state)
+{
+    struct spec_cost c = cost_of(0.1);
+    assert_float_equal(spec_cost_runs(&c, 3), 0, 1e-9);
+    for (int i = 0; i < 2000; i++) {
+        int32_t runs = 1 + i % 7;
+        spec_cost_guess(&c, runs, (int64_t)(c.base_us * (0.4 + 0.15 * (runs - 1))));
+    }
+    for (int32_t runs = 1; runs < 9; runs++)
+        assert_float_equal(spec_cost_runs(&c, runs), 0.4 + 0.15 * (runs - 1), 0.03);
+    spec_cost_guess(&c, 4, (int64_t)(c.base_us * 100)); /* a hiccup */
+    assert_true(spec_cost_runs(&c, 4) < 0.85 * 1.15);
 }
 
 /* The surer lane gets the rows, and no more than there are. */
@@ -161,10 +209,10 @@ static void test_share(void **state)
     const double sure[8] = {0.95, 0.95, 0.95, 0.95, 0.95, 0.95, 0.95, 0.95};
     const double poor[8] = {0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3};
     struct spec_lane l[3] = {{.p = poor, .n = 8}, {.p = sure, .n = 8}, {.p = sure, .n = 0}};
-    spec_choose(&c, l, 3, 4, 0);
+    spec_choose(&c, l, 3, &(struct spec_bounds){.rows = 4});
     assert_int_equal(l[1].take, 4);
     assert_int_equal(l[0].take + l[2].take, 0);
-    spec_choose(&c, l, 3, 0, 0);
+    spec_choose(&c, l, 3, &(struct spec_bounds){0});
     assert_int_equal(l[0].take + l[1].take + l[2].take, 0);
 }
 
@@ -186,6 +234,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ngram),  cmocka_unit_test(test_cost),  cmocka_unit_test(test_hiccup),
         cmocka_unit_test(test_choose), cmocka_unit_test(test_share), cmocka_unit_test(test_odds),
+        cmocka_unit_test(test_spent),  cmocka_unit_test(test_least), cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
