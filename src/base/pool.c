@@ -26,21 +26,10 @@
 
 #include "clock.h"
 #include "cpu.h"
+#include "pool_score.h"
 
 enum chunk_state { FREE, CLAIMED, COPYING, DONE };
 enum { SPIN_NS = 100000, HEDGE_MIN_NS = 3000, CACHE_LINE = 64 };
-
-/* On a machine whose processors are taken, workers can cost more than they give: they compete with
- * the leader for its own processor. So the leader keeps score over windows of regions: when many
- * chunks had to be computed again it tries a window alone, and keeps the faster way for a while. */
-enum { WINDOW = 128, KEEP_WINDOWS = 16, HEDGES_BUSY = WINDOW / 8 };
-enum team_mode { TEAM, TRY_ALONE, ALONE, TRY_TEAM };
-struct score {
-    enum team_mode mode;
-    int regions, hedges, keep; /* keep: windows before the other way may be tried again */
-    int64_t chunks, ns;
-    double team_rate, alone_rate; /* chunks per ns */
-};
 
 struct slot {
     struct pool_job job; /* job.args is set by the reader, to its own args */
@@ -61,7 +50,7 @@ struct pool {
     int n_thread, n_started;
     size_t scratch_bytes, work_bytes;
     char *leader_work;
-    struct score score;
+    struct pool_score score;
     struct worker *workers; /* [n_thread - 1] */
 
     _Alignas(CACHE_LINE) _Atomic uint32_t epoch; /* futex word; odd while the slot is written */
@@ -278,14 +267,14 @@ static int64_t leader_walk(struct pool *p, uint32_t epoch)
 }
 
 /* The leader's destination is the real one, and the worker's copy carries the same bits, so the
- * leader takes the chunk first (the worker can no longer copy) and then computes it. */
-static void leader_finish(struct pool *p, uint32_t epoch, int c, int64_t patience_ns)
+ * leader takes the chunk first (the worker can no longer copy) and then computes it: true. */
+static bool leader_finish(struct pool *p, uint32_t epoch, int c, int64_t patience_ns)
 {
     int64_t until = 0;
     for (;;) {
         uint64_t s = atomic_load_explicit(&p->state[c], memory_order_acquire);
         if (s == word(epoch, DONE))
-            return;
+            return false;
         cpu_relax();
         int64_t now = clock_ns();
         if (!until)
@@ -293,8 +282,7 @@ static void leader_finish(struct pool *p, uint32_t epoch, int c, int64_t patienc
         if (s == word(epoch, CLAIMED) && now >= until &&
             state_cas(&p->state[c], s, word(epoch, DONE))) {
             leader_compute(p, c);
-            p->score.hedges++;
-            return;
+            return true;
         }
     }
 }
@@ -308,47 +296,14 @@ static void run_alone(struct pool *p, const struct pool_job *job)
     }
 }
 
-static void run_team(struct pool *p, const struct pool_job *job)
+static void run_team(struct pool *p, const struct pool_job *job, struct pool_ran *ran)
 {
     post(p, job);
     uint32_t epoch = atomic_load_explicit(&p->epoch, memory_order_relaxed);
-    int64_t mean = leader_walk(p, epoch);
-    int64_t patience = mean > HEDGE_MIN_NS ? mean : HEDGE_MIN_NS;
+    ran->chunk_ns = leader_walk(p, epoch);
+    int64_t patience = ran->chunk_ns > HEDGE_MIN_NS ? ran->chunk_ns : HEDGE_MIN_NS;
     for (int k = job->n_chunk - 1; k >= 0; k--)
-        leader_finish(p, epoch, visit(job->n_chunk, p->n_thread, 0, k), patience);
-}
-
-/* The end of a window: which way to take in the next one. */
-static void decide(struct score *s)
-{
-    double rate = (double)s->chunks / (double)(s->ns > 0 ? s->ns : 1);
-    bool busy = s->hedges >= HEDGES_BUSY;
-    if (s->keep > 0)
-        s->keep--;
-    switch (s->mode) {
-    case TEAM:
-        s->team_rate = rate;
-        if (busy && s->keep == 0)
-            s->mode = TRY_ALONE;
-        break;
-    case TRY_ALONE:
-        s->alone_rate = rate;
-        s->mode = rate > s->team_rate ? ALONE : TEAM;
-        s->keep = KEEP_WINDOWS;
-        break;
-    case ALONE:
-        s->alone_rate = rate;
-        if (s->keep == 0)
-            s->mode = TRY_TEAM;
-        break;
-    case TRY_TEAM:
-        s->team_rate = rate;
-        s->mode = busy && rate < s->alone_rate ? ALONE : TEAM;
-        s->keep = KEEP_WINDOWS;
-        break;
-    }
-    s->regions = s->hedges = 0;
-    s->chunks = s->ns = 0;
+        ran->hedges += leader_finish(p, epoch, visit(job->n_chunk, p->n_thread, 0, k), patience);
 }
 
 void pool_run(struct pool *p, const struct pool_job *job)
@@ -357,15 +312,14 @@ void pool_run(struct pool *p, const struct pool_job *job)
         run_alone(p, job);
         return;
     }
+    struct pool_ran ran = {.chunks = job->n_chunk};
     int64_t t0 = clock_ns();
-    if (p->score.mode == ALONE || p->score.mode == TRY_ALONE)
+    if (pool_score_alone(&p->score))
         run_alone(p, job);
     else
-        run_team(p, job);
-    p->score.ns += clock_ns() - t0;
-    p->score.chunks += job->n_chunk;
-    if (++p->score.regions == WINDOW)
-        decide(&p->score);
+        run_team(p, job, &ran);
+    ran.ns = clock_ns() - t0;
+    pool_score_add(&p->score, &ran);
 }
 
 void pool_quiesce(struct pool *p)

@@ -242,7 +242,10 @@ struct kernels {
      * (tail rows beyond w->n are not written). scratch: GEMM_SCRATCH bytes, 64-byte aligned. */
     void (*gemm_q)(const struct packed *w, int32_t b0, int32_t b1, const struct qact *x, int32_t m0,
                    int32_t nm, float *dst, size_t ldd, void *scratch);
-    /* The same for float weights: one fused multiply-add chain over ascending k per output. */
+    /* Weights that a call with many rows had better have, in bytes: what it does to the activations
+     * first is shared by all its blocks. 0 = no matter. */
+    int32_t gemm_q_many;
+    /* gemm_q for float weights: one fused multiply-add chain over ascending k per output. */
     void (*gemm_f)(const struct packed *w, int32_t b0, int32_t b1, const float *x, size_t ldx,
                    int32_t nm, float *dst, size_t ldd, void *scratch);
 

@@ -10,6 +10,9 @@
 #include "exec/cpu/cpu_ops.h"
 
 enum { PANEL = 128, CHUNK_WEIGHTS = 16 << 10, QUANT_ROWS = 4 };
+/* Chunks that a thread should have at least, so that all end at about the same time; rows that are
+ * many for a kernel (kernels.gemm_q_many). */
+enum { CHUNKS_THREAD = 3, MANY = 16 };
 
 struct part {
     struct packed pk;
@@ -149,6 +152,26 @@ struct qact cpu_quantized(struct exec *ex, int32_t group, const struct tensor *x
 /* ---- entry ------------------------------------------------------------------------------------
  */
 
+static int32_t n_panel(int32_t rows)
+{
+    return (rows + PANEL - 1) / PANEL;
+}
+
+/* Blocks of a chunk: CHUNK_WEIGHTS, or up to what the kernel wants for many rows as long as there
+ * are enough chunks for all threads. */
+static int32_t blocks_chunk(const struct exec *ex, const struct packed *pk, int32_t rows)
+{
+    const int64_t n = pack_n_block(pk->n), bytes = (int64_t)pk->block_bytes;
+    int64_t blocks = CHUNK_WEIGHTS / bytes, least = n / (POOL_CHUNK_MAX / 8) + 1;
+    if (rows >= MANY && pack_is_int(pk->kind)) {
+        int64_t many = ex->kern->gemm_q_many / bytes;
+        int64_t fair = n * n_panel(rows) / (CHUNKS_THREAD * pool_n_thread(ex->pool));
+        many = many < fair ? many : fair;
+        blocks = blocks > many ? blocks : many;
+    }
+    return (int32_t)(blocks < least ? least : blocks);
+}
+
 void cpu_linear(struct exec *ex, const struct linear *parts, int32_t n, const struct tensor *x)
 {
     QN_ASSERT(n >= 1 && n <= LINEAR_MAX);
@@ -173,13 +196,11 @@ void cpu_linear(struct exec *ex, const struct linear *parts, int32_t n, const st
                            .bias = parts[i].bias ? parts[i].bias->vec : NULL};
         if (!ex->reference && pack_is_int(pk->kind))
             p->q = cpu_quantized(ex, pk->group, x, done);
-        int64_t blocks = CHUNK_WEIGHTS / (int64_t)pk->block_bytes;
-        int64_t least = pack_n_block(pk->n) / (POOL_CHUNK_MAX / 8) + 1;
-        p->blocks_chunk = (int32_t)(blocks < least ? least : blocks);
+        p->blocks_chunk = blocks_chunk(ex, pk, x->rows);
         p->n_chunk = (pack_n_block(pk->n) + p->blocks_chunk - 1) / p->blocks_chunk;
         a.chunks_panel += p->n_chunk;
     }
-    a.n_panel = (x->rows + PANEL - 1) / PANEL;
+    a.n_panel = n_panel(x->rows);
     struct pool_job job = {linear_regions, linear_run, &a, sizeof a, a.n_panel * a.chunks_panel};
     pool_run(ex->pool, &job);
 }

@@ -8,4 +8,5 @@
 void kern_amx_init(struct kernels *t)
 {
     t->gemm_q = gemm_q__amx;
+    t->gemm_q_many = 64 << 10;
 }
