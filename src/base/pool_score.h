@@ -1,9 +1,9 @@
 /*
  * pool_score.h - whether a team of threads pays (pool.c). On a machine whose processors are taken,
  * workers can cost more than they give: they compete with the leader for its own processor. The
- * leader keeps score over windows of regions. When many chunks had to be computed again and the team
- * gained little over what the leader's own chunks say of one thread, it tries a window alone, and
- * keeps the faster way for a while.
+ * leader keeps score over windows of regions. When many chunks had to be computed again and the
+ * team gained little over what the leader's own chunks say of one thread, it tries a window alone,
+ * and keeps the faster way for a while.
  *
  * The first test compares like with like, a region with itself; the trial alone compares windows of
  * different regions, which is why it decides only where both ways are close.

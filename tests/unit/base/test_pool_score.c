@@ -1,6 +1,6 @@
 /*
- * test_pool_score.c - when the pool's leader works alone: on a simulated machine, whose threads gain
- * what the test says and are late as often as it says.
+ * test_pool_score.c - when the pool's leader works alone: on a simulated machine, whose threads
+ * gain what the test says and are late as often as it says.
  */
 #include "../check.h"
 #include "base/pool_score.h"
