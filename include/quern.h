@@ -229,7 +229,7 @@ QN_API bool qn_cache_loading(struct qn_cache *c, const struct qn_line *line);
 struct qn_cache_flush {
     int64_t nodes, tokens;                 /* in memory */
     int64_t durable_nodes, durable_tokens; /* of these, on disk with all that they continue */
-    char error[160];                       /* why the rest is not; "" = nothing is known */
+    char error[240];                       /* why the rest is not; "" = nothing is known */
 };
 /* begin: all that memory holds now is to become durable. False: not yet; ask again with begin
  * false, and qn_cache_tick between. True: *out tells how much is. */

@@ -20,6 +20,12 @@ import xml.etree.ElementTree as ET
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Suites that a sanitizer build leaves out: Python tools, and what takes minutes under one.
 NOT_SANITIZED = ("tools", "kcheck", "slow")
+SANITIZERS = {"asan": "address,undefined", "tsan": "thread"}
+SANITIZER_ENV = {"ASAN_OPTIONS": "allocator_may_return_null=1",
+                 "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+                 "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
+# The cache against its oracles: the tree alone, the tree over pages, both with the disk behind them.
+CACHE_SOAK = ["tests/unit/cache/test_ptree", "tests/unit/cache/test_cache_pages", "tests/unit/cache/test_cache_disk"]
 JOBS = str(os.cpu_count() or 2)
 # Time limits are for programs that hang; a machine busy with other work needs more than the usual.
 PATIENCE = "5"
@@ -129,9 +135,7 @@ class Runner:
         say(f"{title}: {len(chosen)} programs")
         log = folder / "meson-logs" / "testlog.json"
         log.unlink(missing_ok=True)
-        env = dict(os.environ, ASAN_OPTIONS="allocator_may_return_null=1",
-                   UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1",
-                   TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1")
+        env = dict(os.environ, **SANITIZER_ENV)
         command = ["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs",
                    "--num-processes", JOBS, "--timeout-multiplier", PATIENCE]
         command += ["--suite", only] if only else []
@@ -183,11 +187,17 @@ class Runner:
                 link.symlink_to("src/cli/quern")
             self.meson_test(self.build, "tests, gcc")
 
-    def sanitized(self, name, sanitizer, title, only=None, without=()):
+    def sanitizer_build(self, name):
+        """The configured folder, or None."""
         folder = self.build / name
         # Warnings are errors in the plain builds; gcc's guesses differ under instrumentation.
-        options = [f"-Db_sanitize={sanitizer}", "-Db_lundef=false", "-Doptimization=1", "-Dc_args=-g1", "-Dwerror=false"]
-        if not self.configure(folder, options, "gcc"):
+        options = [f"-Db_sanitize={SANITIZERS[name]}", "-Db_lundef=false", "-Doptimization=1", "-Dc_args=-g1",
+                   "-Dwerror=false"]
+        return folder if self.configure(folder, options, "gcc") else None
+
+    def sanitized(self, name, title, only=None, without=()):
+        folder = self.sanitizer_build(name)
+        if not folder:
             return
         targets = self.programs_of(folder, self.tests_of(folder, only, without))
         if not targets:
@@ -196,11 +206,24 @@ class Runner:
             self.meson_test(folder, title, only, without)
 
     def stage_asan(self):
-        self.sanitized("asan", "address,undefined", "address and undefined-behaviour sanitizers",
+        self.sanitized("asan", "address and undefined-behaviour sanitizers",
                        without=NOT_SANITIZED)
 
     def stage_tsan(self):
-        self.sanitized("tsan", "thread", "thread sanitizer", only="thread")
+        self.sanitized("tsan", "thread sanitizer", only="thread")
+
+    def stage_cache_soak(self):
+        """Random operations against the cache's tree, KV pages and disk: QUERN_CACHE_OPS of them."""
+        env = dict(os.environ, **SANITIZER_ENV)
+        env.setdefault("QUERN_CACHE_OPS", "100000")
+        if os.access("/dev/shm", os.W_OK):
+            env.setdefault("TMPDIR", "/dev/shm")  # syncing a real disk takes most of the time
+        say(f"{env['QUERN_CACHE_OPS']} operations of each kind")
+        for name in SANITIZERS:
+            folder = self.sanitizer_build(name)
+            if folder and self.compile(folder, CACHE_SOAK):
+                for program in CACHE_SOAK:
+                    self.check(f"{name}: {os.path.basename(program)}", [str(folder / program)], env)
 
     def stage_clang(self):
         if not shutil.which("clang"):
@@ -253,21 +276,22 @@ class Runner:
 
 STAGES = ["checks", "gcc", "python", "asan", "tsan", "clang"]
 QUICK = ["checks", "gcc"]
+LONG = ["cache-soak"]  # only by name
 
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("--build", default=str(ROOT / "build"), help="build folder")
     ap.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)}")
-    ap.add_argument("stage", nargs="*", help=f"of {', '.join(STAGES)}; all when none is given")
+    ap.add_argument("stage", nargs="*", help=f"of {', '.join(STAGES)}, all when none is given; or {', '.join(LONG)}")
     args = ap.parse_args()
-    unknown = [s for s in args.stage if s not in STAGES]
+    unknown = [s for s in args.stage if s not in STAGES + LONG]
     if unknown:
-        ap.error(f"unknown stage {unknown[0]}; the stages are {', '.join(STAGES)}")
+        ap.error(f"unknown stage {unknown[0]}; the stages are {', '.join(STAGES + LONG)}")
     runner = Runner(pathlib.Path(args.build).resolve(), args.quick)
     start = time.monotonic()
     for stage in args.stage or (QUICK if args.quick else STAGES):
-        getattr(runner, "stage_" + stage)()
+        getattr(runner, "stage_" + stage.replace("-", "_"))()
     t = runner.tally
     slowest = sorted(t.times, reverse=True)[:15]
     say("the slowest")

@@ -1,6 +1,6 @@
 /*
- * pcache.c - quern.h's qn_cache: the tree (ptree.h) over an engine's KV memory. A part is a
- * kv_prefix; all accounts of what is shared are the KV store's.
+ * pcache.c - quern.h's qn_cache: the tree (ptree.h) over an engine's KV memory (kv_parts.h), the
+ * draft head's beside it, and the disk behind it.
  */
 #include "cache/pcache.h"
 
@@ -10,9 +10,9 @@
 #include "base/file.h"
 #include "cache/cache_file.h"
 #include "cache/heads.h"
+#include "cache/kv_parts.h"
 #include "cache/saved.h"
 #include "cache/tier.h"
-#include "exec/kv.h"
 #include "model/engine.h"
 #include "model/fingerprint.h"
 
@@ -31,94 +31,6 @@ struct qn_cache {
     struct tier *disk;        /* NULL = none */
     struct saved *files;      /* NULL = none */
     struct record_name model; /* none = not known yet */
-};
-
-/* ---- parts ------------------------------------------------------------------------------------
- */
-
-static enum qn_status part_make(void *self, void *src, int32_t from, int32_t n, void **out,
-                                struct qn_err *err)
-{
-    struct kv_prefix *p;
-    QN_TRY(kv_prefix_create(self, src, from, n, &p, err));
-    kv_prefix_cached(self, p);
-    *out = p;
-    return QN_OK;
-}
-
-static enum qn_status part_cut(void *self, const void *of, int32_t from, int32_t n, void **out,
-                               struct qn_err *err)
-{
-    struct kv_prefix *p;
-    QN_TRY(kv_prefix_part(self, of, from, n, &p, err));
-    kv_prefix_cached(self, p);
-    *out = p;
-    return QN_OK;
-}
-
-static void part_free(void *self, void *p)
-{
-    kv_prefix_free(self, p);
-}
-
-static bool anywhere(void *self)
-{
-    return kv_end_bytes(self) == 0;
-}
-
-static bool part_complete(void *self, const void *p)
-{
-    return kv_prefix_complete(self, p);
-}
-
-static void part_thin(void *self, void *p)
-{
-    kv_prefix_thin(self, p);
-}
-
-static struct kv_chain chain_of(const void *const *parts, int32_t n_part)
-{
-    return (struct kv_chain){(const struct kv_prefix *const *)parts, n_part};
-}
-
-static int32_t parts_usable(void *self, const void *const *parts, int32_t n_part, int32_t n)
-{
-    struct kv_chain c = chain_of(parts, n_part);
-    return kv_chain_usable(self, &c, n);
-}
-
-static int64_t idle_all(void *self)
-{
-    return kv_bytes_idle(self);
-}
-
-static int64_t part_idle(void *self, const void *p)
-{
-    return kv_prefix_idle(self, p);
-}
-
-static int64_t part_idle_end(void *self, const void *p)
-{
-    return kv_prefix_idle_end(self, p);
-}
-
-static bool part_in_use(void *self, const void *p)
-{
-    return kv_prefix_in_use(self, p);
-}
-
-static const struct ptree_ops part_ops = {
-    .make = part_make,
-    .part = part_cut,
-    .free = part_free,
-    .anywhere = anywhere,
-    .complete = part_complete,
-    .thin = part_thin,
-    .usable = parts_usable,
-    .idle_all = idle_all,
-    .idle = part_idle,
-    .idle_end = part_idle_end,
-    .in_use = part_in_use,
 };
 
 /* ---- life -------------------------------------------------------------------------------------
@@ -162,7 +74,7 @@ enum qn_status qn_cache_create(struct qn_engine *e, const struct qn_cache_params
     c->interval = p->interval ? p->interval : choose_interval(c);
     c->heads_share = choose_share(c);
     int64_t for_heads = (int64_t)((double)p->bytes * c->heads_share);
-    enum qn_status st = ptree_create(&part_ops, c->ex, p->bytes - for_heads, &c->tree, err);
+    enum qn_status st = ptree_create(&kv_parts_ops, c->ex, p->bytes - for_heads, &c->tree, err);
     if (st == QN_OK)
         st = heads_create(e, for_heads, &c->heads, err);
     if (st != QN_OK) {
@@ -223,7 +135,7 @@ enum qn_status qn_cache_seq(struct qn_cache *c, const struct qn_line *line, stru
     ptree_find(c->tree, &l, l.n > 0 ? l.n - 1 : 0, &f);
     if (n_match)
         *n_match = f.n_match;
-    struct kv_chain chain = chain_of(f.parts, f.n_part);
+    struct kv_chain chain = kv_parts_chain(f.parts, f.n_part);
     if (f.n_usable)
         QN_TRY(kv_seq_from(c->ex, &chain, f.n_usable, &kv, err));
     else

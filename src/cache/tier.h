@@ -64,7 +64,7 @@ bool tier_loading(struct tier *t, int32_t tree, const struct ptree_line *line);
 struct tier_flush {
     int64_t nodes, tokens;                 /* in memory; nodes of all trees, the model's tokens */
     int64_t durable_nodes, durable_tokens; /* of these, on disk with all they continue */
-    char error[160];                       /* why the rest is not; "" = nothing is known */
+    char error[240];                       /* why the rest is not; "" = nothing is known */
 };
 /* begin: everything that is in memory now is to become durable. True when as much as can be is;
  * *out says how much. Ask again until then, with tier_tick between. */

@@ -99,7 +99,7 @@ struct store_stats {
     int64_t failed;  /* writes that ended without a record */
     int64_t damaged; /* records that did not pass a check, also at the start */
     int64_t evicted;
-    char error[160]; /* the last failure of a write; "" = none since one went well */
+    char error[240]; /* the last failure of a write; "" = none since one went well */
 };
 void store_stats(struct store *st, struct store_stats *out);
 

@@ -218,7 +218,7 @@ static void failed(struct store *st, const struct qn_err *err)
     if (!st->stats.error[0])
         log_line(LOG_WARN, "store", "%s; nothing is kept on disk until this goes well again",
                  err->msg);
-    snprintf(st->stats.error, sizeof st->stats.error, "%.150s", err->msg);
+    snprintf(st->stats.error, sizeof st->stats.error, "%.239s", err->msg);
     st->rest_us = clock_us() + REST_US;
     give_up(st);
 }

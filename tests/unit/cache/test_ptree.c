@@ -4,7 +4,8 @@
  * goes is told by the tier's hook. The payload is a double that knows the tokens it stands for,
  * with and without a state at its end. Then failing memory at every allocation, and who goes first.
  *
- * QUERN_CACHE_OPS sets the number of operations (100000 in a long run).
+ * QUERN_CACHE_OPS sets the number of operations (100000 in `make cache-soak`), QUERN_CACHE_SEED
+ * another beginning.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -383,7 +384,8 @@ static void run_random(bool stateful, int64_t limit)
 {
     struct world *w = calloc(1, sizeof *w);
     struct qn_err err;
-    seed = 7 + (uint64_t)limit + stateful;
+    const char *v = getenv("QUERN_CACHE_SEED");
+    seed = 7 + (uint64_t)limit + stateful + (v ? strtoull(v, NULL, 10) << 32 : 0);
     w->stateful = stateful;
     CHECK_OK(ptree_create(&fake_ops, w, limit, &w->t, &err), err);
     ptree_set_tier(w->t, &(struct ptree_tier){.self = w, .evict = oracle_evict});

@@ -3,6 +3,7 @@
  * and chains over two windows, full layers and a recurrent state. A token writes its own tag into
  * its slots, so what a sequence can see is compared tag by tag; references and bytes are counted
  * again from all that is alive. Then budgets, planning numbers, and windows under real attention.
+ * QUERN_CACHE_OPS sets the number of operations of each run, QUERN_CACHE_SEED another beginning.
  */
 #include <math.h>
 #include <string.h>
@@ -536,13 +537,21 @@ static void wander(bool recurrent, int64_t budget, uint32_t from, int n_op)
                 w.counter[5] > n_op / 100);
 }
 
+static uint32_t number(const char *name, uint32_t usual)
+{
+    const char *v = getenv(name);
+    return v ? (uint32_t)strtoul(v, NULL, 10) : usual;
+}
+
 static void test_random(void **state)
 {
-    for (uint32_t i = 0; i < 2; i++) {
-        wander(false, 0, 11 + i, 1100);
-        wander(true, 0, 21 + i, 1100);
-        wander(false, 250000, 31 + i, 1100);
-        wander(true, 250000, 41 + i, 1100);
+    int n = (int)number("QUERN_CACHE_OPS", 1100);
+    uint32_t from = number("QUERN_CACHE_SEED", 0) << 8;
+    for (uint32_t i = from; i < from + 2; i++) {
+        wander(false, 0, 11 + i, n);
+        wander(true, 0, 21 + i, n);
+        wander(false, 250000, 31 + i, n);
+        wander(true, 250000, 41 + i, n);
     }
 }
 
