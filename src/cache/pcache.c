@@ -285,6 +285,7 @@ enum qn_status pcache_files_open(struct qn_cache *c, const char *dir, struct qn_
                 "files of conversations need a prompt cache of more than 0 bytes, once");
     struct saved_params sp = {.ex = c->ex, .tree = c->tree, .dir = dir};
     struct buf about = BUF_INIT;
+    sp.n_ctx = qn_engine_info(c->e)->n_ctx;
     sp.limit = c->bytes_max - (int64_t)((double)c->bytes_max * c->heads_share);
     QN_TRY(conv_folder(dir, err));
     QN_TRY(know_model(c, dir, err));

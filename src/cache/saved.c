@@ -94,6 +94,7 @@ enum qn_status saved_open(const struct saved_params *p, struct saved **out, stru
     s->ex = p->ex;
     s->tree = p->tree;
     s->limit = p->limit;
+    s->n_ctx = p->n_ctx;
     s->model = p->model;
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->cv, NULL);

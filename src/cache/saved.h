@@ -20,6 +20,7 @@ struct saved_params {
     struct exec *ex;
     struct ptree *tree; /* its parts are kv_prefixes of ex */
     int64_t limit;      /* the tree's */
+    int32_t n_ctx;      /* of a sequence, in tokens */
     const char *dir;
     struct record_name model; /* everything that must agree for a file to be of use */
     struct str about;

@@ -94,8 +94,7 @@ static enum qn_status read_shape(const struct saved *s, int32_t i, struct qn_err
     char ns[SHAPES_NS_MAX + 1];
     if (!shapes_note_read(s->ex, r->id.note, sh, ns) || sh->from != r->id.from ||
         sh->end != r->id.from + r->id.n_token || (uint32_t)kv_shape_parts(s->ex, sh) != r->n_part ||
-        (i && strcmp(ns, in->ns) != 0) ||
-        kv_shapes_usable(s->ex, in->shapes, i + 1, sh->end) != sh->end)
+        (i && strcmp(ns, in->ns) != 0))
         return misfit(s, i, err);
     if (!i)
         memcpy(in->ns, ns, sizeof ns);
@@ -132,6 +131,10 @@ enum qn_status restoring_open(struct saved *s, struct qn_err *err)
     QN_TRY(st);
     s->info = *conv_info(in->file);
     QN_TRY(check_model(s, err));
+    if (s->info.n_token > s->n_ctx)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE,
+                "%s: has %d tokens; a context here holds %d: start the server with a larger --ctx",
+                s->name, s->info.n_token, s->n_ctx);
     size_t n = (size_t)s->info.n_record;
     in->shapes = calloc(n, sizeof *in->shapes);
     in->imports = calloc(n, sizeof(*in->imports));
@@ -142,6 +145,11 @@ enum qn_status restoring_open(struct saved *s, struct qn_err *err)
         return no_memory(err);
     for (int32_t i = 0; i < in->n; i++)
         QN_TRY(read_shape(s, i, err));
+    for (int32_t i = 0; i < in->n; i++) {
+        int32_t end = in->shapes[i].end;
+        if (kv_shapes_usable(s->ex, in->shapes, in->n, end) != end)
+            return misfit(s, i, err);
+    }
     return check_room(s, err);
 }
 
@@ -202,7 +210,7 @@ static enum qn_status adopt_one(struct saved *s, int32_t i, struct qn_err *err)
 {
     struct restoring *in = s->in;
     const struct kv_shape *sh = &in->shapes[i];
-    struct kv_chain chain = {(const struct kv_prefix *const *)in->imports, i + 1};
+    struct kv_chain chain = {(const struct kv_prefix *const *)in->imports, in->n};
     struct ptree_line line = {in->ns, in->ids, sh->end};
     struct kv_prefix *p;
     QN_TRY(kv_chain_prefix(s->ex, &chain, sh->from, sh->end, &p, err));

@@ -21,6 +21,7 @@ struct saved {
     struct exec *ex;
     struct ptree *tree;
     int64_t limit;
+    int32_t n_ctx;
     char *dir, *about;
     struct record_name model;
 

@@ -3,8 +3,9 @@
  * that the tree may change meanwhile; then they are cut into records and exported, a slice at a
  * time: of a page that may still be written to an export makes a copy.
  *
- * A record ends where a sequence can go on. Where that is anywhere, after so many tokens that no
- * page is in two records.
+ * A record ends where a sequence can go on; where that is anywhere, after so many tokens. A page is
+ * in one record alone: of a window in the first that has all of it, where one ends inside it in the
+ * next.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@ enum { RECORD_TOK = 512 };
 /* A record to be. */
 struct cut {
     struct kv_export *pages;
+    struct kv_shape all; /* of the export; what is written may be less */
     struct iovec *parts;
     uint8_t note[SHAPES_NOTE_MAX];
 };
@@ -148,26 +150,35 @@ enum qn_status saving_begin(struct saved *s, const struct qn_line *line, struct 
 static enum qn_status gather_one(struct saved *s, int32_t i, struct qn_err *err)
 {
     struct saving *o = s->out;
-    struct cut *c = &o->cuts[i];
-    struct conv_piece *piece = &o->pieces[i];
+    const struct record_id *id = &o->pieces[i].id;
     struct kv_chain chain = {(const struct kv_prefix *const *)o->held, o->n_held};
     struct kv_prefix *p;
-    struct kv_shape all, *shape = &o->shapes[i];
-    int32_t from = piece->id.from, n;
-    QN_TRY(kv_chain_prefix(s->ex, &chain, from, from + piece->id.n_token, &p, err));
-    kv_prefix_shape(p, &all);
-    enum qn_status st = kv_export_create(s->ex, p, &c->pages, err);
+    QN_TRY(kv_chain_prefix(s->ex, &chain, id->from, id->from + id->n_token, &p, err));
+    kv_prefix_shape(p, &o->cuts[i].all);
+    enum qn_status st = kv_export_create(s->ex, p, &o->cuts[i].pages, err);
     kv_prefix_free(s->ex, p);
-    QN_TRY(st);
-    *shape = all;
-    shapes_leave_out(s->ex, o->shapes, i, shape);
+    o->shapes[i] = o->cuts[i].all;
+    shapes_leave_out(s->ex, o->shapes, i, &o->shapes[i]);
+    return st;
+}
+
+/* What record i is made of, once the one behind it is known. */
+static enum qn_status compose(struct saved *s, int32_t i, struct qn_err *err)
+{
+    struct saving *o = s->out;
+    struct cut *c = &o->cuts[i];
+    struct conv_piece *piece = &o->pieces[i];
+    int32_t n;
     const struct iovec *pages = kv_export_parts(c->pages, &n);
+    if (i + 1 < o->n_cut)
+        shapes_leave_last(s->ex, &o->shapes[i + 1], &o->shapes[i]);
     c->parts = fault_point("cache.alloc") ? NULL : calloc((size_t)n + 1, sizeof *c->parts);
     if (!c->parts)
         return no_memory(err);
-    piece->n_part = shapes_choose(s->ex, &all, shape, pages, c->parts);
+    piece->n_part = shapes_choose(s->ex, &c->all, &o->shapes[i], pages, c->parts);
     piece->parts = c->parts;
-    piece->id.note = (struct str){(const char *)c->note, shapes_note(c->note, shape, o->ns)};
+    piece->id.note =
+        (struct str){(const char *)c->note, shapes_note(c->note, &o->shapes[i], o->ns)};
     return QN_OK;
 }
 
@@ -177,10 +188,12 @@ enum qn_status saving_gather(struct saved *s, bool *ready, struct qn_err *err)
     int64_t until = clock_us() + SAVED_SLICE_US;
     do {
         QN_TRY(gather_one(s, o->at, err));
+        if (o->at)
+            QN_TRY(compose(s, o->at - 1, err));
         o->at++;
     } while (o->at < o->n_cut && clock_us() < until);
     *ready = o->at == o->n_cut;
-    return QN_OK;
+    return *ready ? compose(s, o->n_cut - 1, err) : QN_OK;
 }
 
 enum qn_status saving_write(struct saved *s, struct qn_err *err)

@@ -38,6 +38,19 @@ void shapes_leave_out(const struct exec *ex, const struct kv_shape *before, int3
     }
 }
 
+void shapes_leave_last(const struct exec *ex, const struct kv_shape *next, struct kv_shape *s)
+{
+    int32_t open = s->end / KV_PAGE;
+    for (int32_t g = 0; g < kv_n_group(ex) && s->end % KV_PAGE; g++) {
+        int32_t end = s->runs[g].first + s->runs[g].n, i = open - next->runs[g].first;
+        if (!s->runs[g].n || end != open + 1 || i < 0 || i >= next->runs[g].n)
+            continue;
+        s->runs[g].n--;
+        if (!s->runs[g].n)
+            s->runs[g].first = 0;
+    }
+}
+
 int32_t shapes_choose(const struct exec *ex, const struct kv_shape *all, const struct kv_shape *s,
                       const struct iovec *from, struct iovec *out)
 {

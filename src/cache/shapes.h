@@ -17,6 +17,9 @@ bool shapes_note_read(const struct exec *ex, struct str note, struct kv_shape *s
 /* Takes those pages of windows out of s that the n shapes before it, from token 0 on, have. */
 void shapes_leave_out(const struct exec *ex, const struct kv_shape *before, int32_t n,
                       struct kv_shape *s);
+/* Takes the page in which s ends, and which is not full there, out of it where the shape that goes
+ * on behind it has that page too: with all that s has of it, and more. */
+void shapes_leave_last(const struct exec *ex, const struct kv_shape *next, struct kv_shape *s);
 /* Of the pieces of an export of shape `all`, those of s, which is a part of it; how many. */
 int32_t shapes_choose(const struct exec *ex, const struct kv_shape *all, const struct kv_shape *s,
                       const struct iovec *from, struct iovec *out);
