@@ -11,9 +11,11 @@ import urllib.request
 
 import pytest
 
-from conftest import TINY
 from test_disk_cache import KINDS, TEXT, ask, make_kind
 from test_serve import Serving, serve  # noqa: F401 (a fixture)
+
+# Answers of letters alone are the tokens that their text becomes.
+ASCII = {str(i): -100 for i in range(258) if not 97 <= i <= 122}
 
 
 def call(s, method, path, body=None):
@@ -221,3 +223,32 @@ def test_under_load(serve, tmp_path):  # noqa: F811
     s.stop()
     s = serve(kind, "--conversations", folder, "--ctx", 2048)
     assert only(folder) == ["same.qconv"]  # what the dead one left is swept
+
+
+def test_a_chat_goes_on(serve, tmp_path):  # noqa: F811
+    """Saved with its answer, under a salt; the next turn computes what is new, with the same bits."""
+    folder, kind = tmp_path / "talks", make_kind("windows", tmp_path)
+    args = (kind, "--conversations", folder, "--ctx", 2048)
+    salt = {"cache_salt": "mine"}
+    talk = [{"role": "user", "content": TEXT * 5}]
+
+    def turn(s, messages):
+        a = s.post("/v1/chat/completions", {"messages": messages, "temperature": 0,
+                                            "max_tokens": 8, "logit_bias": ASCII, **salt})
+        return (a["choices"][0]["message"]["content"],
+                a["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    s = serve(*args)
+    answer, _ = turn(s, talk)
+    talk.append({"role": "assistant", "content": answer})
+    status, other = save(s, "chat", {"messages": talk})
+    assert status == 409, other  # nothing of it is under no salt
+    status, told = save(s, "chat", {"messages": talk, **salt})
+    assert status == 200 and told["tokens"] >= len(TEXT) * 5 + 7, told
+    talk.append({"role": "user", "content": "And then?"})
+    want = turn(s, talk)
+    s.stop()
+    s = serve(*args)
+    assert restore(s, "chat")[0] == 200
+    got = turn(s, talk)
+    assert got[0] == want[0] and got[1] >= told["tokens"] - 1

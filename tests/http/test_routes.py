@@ -154,6 +154,17 @@ def test_http_answers_while_the_model_loads(start):
     assert scrape(srv).get("quern_model_ready") == 1
 
 
+def test_conversations_need_a_folder(server):
+    for method, tail in (("GET", ""), ("GET", "/x"), ("POST", "/x"), ("POST", "/x/restore"),
+                         ("DELETE", "/x")):
+        r = request(server, method, "/admin/conversations" + tail)
+        assert r.status == 400 and r.error()["code"] == "no_conversations", (method, tail, r)
+        assert "--conversations" in r.error()["message"]
+    assert request(server, "PUT", "/admin/conversations/x").status == 405
+    assert "DELETE" in request(server, "PUT", "/admin/conversations/x").headers["allow"]
+    assert request(server, "GET", "/admin/conversations/").status == 404
+
+
 # ---- tokens and templates ---------------------------------------------------------------------
 
 
