@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "cache/shapes.h"
 #include "cache/tier_int.h"
 
 #define WHERE "disk cache"
@@ -247,37 +248,6 @@ static void reap(struct tier *t)
     } while (n == REAP);
 }
 
-/* Pages of windows that the chain before a record holds already need not be in it too. */
-static void leave_out(const struct exec *ex, const struct dchain *before, struct kv_shape *s)
-{
-    for (int32_t g = 0; g < kv_n_group(ex); g++) {
-        int32_t whole = s->from / KV_PAGE;
-        while (kv_group_window(ex, g) && s->runs[g].n && s->runs[g].first < whole &&
-               kv_shapes_page(before->shapes, before->n, g, s->runs[g].first, s->from) >= 0) {
-            s->runs[g].first++;
-            s->runs[g].n--;
-        }
-        if (!s->runs[g].n)
-            s->runs[g].first = 0;
-    }
-}
-
-/* Of the pieces of an export of shape `all`, those of `s`; how many. */
-static int32_t choose_parts(const struct exec *ex, const struct kv_shape *all,
-                            const struct kv_shape *s, const struct iovec *from, struct iovec *out)
-{
-    int32_t n = 0;
-    for (int32_t g = 0; g < kv_n_group(ex); g++)
-        for (int32_t i = 0; i < all->runs[g].n; i++, from++) {
-            int32_t page = all->runs[g].first + i;
-            if (page >= s->runs[g].first && page < s->runs[g].first + s->runs[g].n)
-                out[n++] = *from;
-        }
-    if (s->state)
-        out[n++] = *from;
-    return n;
-}
-
 /* A record to be: its memory, and where it belongs. */
 struct job {
     const struct kv_prefix *p;
@@ -305,7 +275,7 @@ static enum store_answer hand_over(struct side *sd, const struct job *j,
                .tokens = j->line->ids + shape->from,
                .note = note_write(sd, shape, p->tail != NULL, j->line->ns, note)},
         .parts = parts,
-        .n_part = choose_parts(sd->is.ex, &all, shape, from, parts),
+        .n_part = shapes_choose(sd->is.ex, &all, shape, from, parts),
         .owner = p,
         .now = j->now,
     };
@@ -338,7 +308,7 @@ static enum store_answer put(struct side *sd, const struct job *j)
         return STORE_FULL;
     p->sd = sd;
     kv_prefix_shape(j->p, &shape);
-    leave_out(sd->is.ex, j->before, &shape);
+    shapes_leave_out(sd->is.ex, j->before->shapes, j->before->n, &shape);
     p->node =
         dtree_add(&sd->disk, j->line->ns, j->before->n ? j->before->v[j->before->n - 1] : NULL,
                   &shape, j->line->ids + shape.from);
