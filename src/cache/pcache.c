@@ -209,7 +209,8 @@ static enum qn_status describe(const struct qn_cache *c, const char *memo, struc
         t[TIER_HEAD] = heads_tree(c->heads);
         buf_addf(&about[TIER_HEAD], "draft head of %s (%lld bytes a token)\n", info->name,
                  (long long)kv_full_token_bytes(t[TIER_HEAD].ex));
-        QN_TRY(model_head_fingerprint(c->e, memo, t[TIER_HEAD].model.b, err));
+        QN_TRY(
+            model_head_fingerprint(c->e, t[TIER_MODEL].model.b, memo, t[TIER_HEAD].model.b, err));
     }
     tp->n_tree = c->heads ? 2 : 1;
     for (int32_t i = 0; i < tp->n_tree; i++) {

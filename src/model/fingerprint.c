@@ -190,14 +190,12 @@ static void head_folder(const struct qn_engine *e, struct buf *out)
         buf_clear(out);
 }
 
-enum qn_status model_head_fingerprint(const struct qn_engine *e, const char *memo, uint8_t out[32],
-                                      struct qn_err *err)
+enum qn_status model_head_fingerprint(const struct qn_engine *e, const uint8_t model[32],
+                                      const char *memo, uint8_t out[32], struct qn_err *err)
 {
     struct buf text = BUF_INIT, dir = BUF_INIT;
-    uint8_t model[32];
-    QN_TRY(model_fingerprint(e, memo, model, err));
     buf_addz(&text, "quern head\nmodel ");
-    for (size_t i = 0; i < sizeof model; i++)
+    for (size_t i = 0; i < 32; i++)
         buf_addf(&text, "%02x", model[i]);
     buf_addf(&text, "\nkind %s\nstate %s %d", e->dspark ? "block" : "head",
              e->model.hidden_normed ? "behind-norm" : "before-norm", e->state_cols);

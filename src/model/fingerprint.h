@@ -18,9 +18,10 @@ enum { FINGERPRINT_NUMERICS = 1 };
  * (NULL: nowhere) for as long as a file's identity, size and times stay what they were. */
 enum qn_status model_fingerprint(const struct qn_engine *e, const char *memo, uint8_t out[32],
                                  struct qn_err *err);
-/* The same of the draft head's or block drafter's memory (engine_mtp_exec is not NULL): the model's
- * fingerprint, what is loaded and from where, which state of the model it takes, and the layout. */
-enum qn_status model_head_fingerprint(const struct qn_engine *e, const char *memo, uint8_t out[32],
-                                      struct qn_err *err);
+/* The same of the draft head's or block drafter's memory (engine_mtp_exec is not NULL): over the
+ * model's fingerprint, what is loaded and from where, which state of the model it takes, and the
+ * layout. */
+enum qn_status model_head_fingerprint(const struct qn_engine *e, const uint8_t model[32],
+                                      const char *memo, uint8_t out[32], struct qn_err *err);
 
 #endif
