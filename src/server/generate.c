@@ -233,8 +233,7 @@ static bool collect(struct job *j, struct api_answer *a, struct api_error *e)
     }
 }
 
-/* libmicrohttpd counts our own working time as silence of the connection: no limit meanwhile. */
-static void silence_limit(struct http_req *rq, bool on)
+void silence_limit(struct http_req *rq, bool on)
 {
     MHD_set_connection_option(rq->mc, MHD_CONNECTION_OPTION_TIMEOUT,
                               on ? (unsigned)rq->srv->p.idle_timeout_s : 0u);

@@ -135,7 +135,9 @@ static enum qn_status post_cache_flush(struct http_req *rq, struct buf *out, str
     if (!st.caches || !st.cache.disk.on)
         return api_refuse(e, 400, "no_disk_cache", NULL,
                           "this server has no cache on disk; start it with --ssd-cache DIR");
+    silence_limit(rq, false);
     bool done = sched_cache_flush(s->p.sched, FLUSH_MS, &f);
+    silence_limit(rq, true);
     native_flush(done, &f, out);
     rq->plain_status = done ? 200 : 504;
     return QN_OK;

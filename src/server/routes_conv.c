@@ -20,7 +20,7 @@ enum qn_status delete_conversation(struct http_req *rq, struct buf *out, struct 
     return conversation_delete(rq->srv->p.model, rq->route_arg, out, e);
 }
 
-enum qn_status post_conversation(struct http_req *rq, struct buf *out, struct api_error *e)
+static enum qn_status save_or_restore(struct http_req *rq, struct buf *out, struct api_error *e)
 {
     struct server *s = rq->srv;
     struct str name = rq->route_arg, tail = STR_LIT("/restore");
@@ -28,4 +28,12 @@ enum qn_status post_conversation(struct http_req *rq, struct buf *out, struct ap
         return conversation_save(s->p.model, s->p.sched, name, buf_str(&rq->body), out, e);
     name.n -= tail.n;
     return conversation_restore(s->p.model, s->p.sched, name, out, e);
+}
+
+enum qn_status post_conversation(struct http_req *rq, struct buf *out, struct api_error *e)
+{
+    silence_limit(rq, false);
+    enum qn_status st = save_or_restore(rq, out, e);
+    silence_limit(rq, true);
+    return st;
 }

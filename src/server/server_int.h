@@ -168,6 +168,9 @@ enum qn_status post_conversation(struct http_req *rq, struct buf *out, struct ap
 enum qn_status delete_conversation(struct http_req *rq, struct buf *out, struct api_error *e);
 
 /* generate.c */
+/* libmicrohttpd counts our own working time as silence of the connection: off while a handler waits
+ * for something, on again behind it. */
+void silence_limit(struct http_req *rq, bool on);
 enum MHD_Result generate(struct http_req *rq);
 void job_free(struct http_req *rq);
 

@@ -8,10 +8,11 @@ import stat
 import threading
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
-from test_disk_cache import KINDS, TEXT, ask, make_kind
+from test_disk_cache import KINDS, TEXT, ask, flush, make_kind
 from test_serve import Serving, serve  # noqa: F401 (a fixture)
 
 # Answers of letters alone are the tokens that their text becomes.
@@ -252,3 +253,35 @@ def test_a_chat_goes_on(serve, tmp_path):  # noqa: F811
     assert restore(s, "chat")[0] == 200
     got = turn(s, talk)
     assert got[0] == want[0] and got[1] >= told["tokens"] - 1
+
+
+def test_what_only_the_disk_has_and_a_slow_answer(serve, tmp_path):  # noqa: F811
+    """A save takes what the disk cache has of a line. It may take longer than a connection may be
+    silent (the engine's process stands still meanwhile)."""
+    folder, kind = tmp_path / "talks", make_kind("recurrent", tmp_path)
+    args = (kind, "--conversations", folder, "--ssd-cache", tmp_path / "kv", "--ctx", 2048,
+            "--isolate", "--idle-timeout", 2)
+    s = serve(*args)
+    want, _ = ask(s, TEXT * 6)
+    assert flush(s)["durable"]
+    s.stop()
+    s = serve(*args)
+    status, told = save(s, "t", {"prompt": TEXT * 6})
+    assert status == 200 and told["tokens"] >= len(TEXT) * 6 - 1, told
+    tasks = Path(f"/proc/{s.proc.pid}/task").glob("*/children")
+    child = int(" ".join(t.read_text() for t in tasks).split()[0])
+    for _ in range(3):  # on a machine that is full of work a connection may be cut anyway
+        os.kill(child, signal.SIGSTOP)
+        threading.Timer(3, os.kill, (child, signal.SIGCONT)).start()
+        try:
+            status, again = save(s, "t", {"prompt": TEXT * 6})
+            break
+        except OSError:
+            status = 0
+    assert status == 200 and again["checksum"] == told["checksum"]
+    os.kill(child, signal.SIGKILL)  # what is on the disk is not lost with it
+    status = 502
+    while status in (502, 503):  # until it is there again
+        status = restore(s, "t")[0]
+    assert status == 200
+    assert ask(s, TEXT * 6) == (want, len(TEXT) * 6 - 1)
