@@ -84,6 +84,18 @@ struct cli_opt {
         .max = POOL_THREAD_MAX, .env = "QUERN_THREADS", .def_text = "one per available CPU",       \
         .help = "Worker threads. The answer does not depend on it.", .off = CLI_AT_INT(S, threads) \
     }
+/* Answers made together; memory for everything, under the verb's own name for it. */
+#define CLI_OPT_BATCH(S, HELP)                                                                     \
+    {                                                                                              \
+        .name = "batch", .type = CLI_INT, .arg = "N", .min = 1, .max = 64, .def = "8",             \
+        .help = (HELP), .off = CLI_AT_INT(S, batch)                                                \
+    }
+#define CLI_OPT_MEMORY(S, NAME, HELP)                                                              \
+    {                                                                                              \
+        .name = (NAME), .type = CLI_SIZE, .arg = "SIZE", .min = 1 << 20, .max = 1e15,              \
+        .def_text = "80 % of the machine's memory, or of the control group's", .help = (HELP),     \
+        .off = CLI_AT_SIZE(S, memory)                                                              \
+    }
 #define CLI_OPT_KV_QUANT(S)                                                                        \
     {                                                                                              \
         .name = "kv-quant", .type = CLI_STR, .arg = "FORMAT", .def_text = "off",                   \

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "bench/quantile.h"
 #include "cli/model_arg.h"
 #include "cli/progress.h"
 #include "cli/term.h"
@@ -145,29 +146,22 @@ static double divergence(const float *p, const float *q, int32_t n)
     return kl;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static enum qn_status compare(struct job *j, const float *got, struct kl_row *r, struct qn_err *err)
 {
     size_t v = (size_t)j->n_vocab;
-    double *kl = malloc((size_t)j->n_row * sizeof *kl), sum = 0;
+    double *kl = malloc((size_t)j->n_row * sizeof *kl);
     int64_t equal = 0;
     if (!kl)
         QN_FAIL(err, QN_NO_MEMORY, "kl", "out of memory");
     for (int64_t i = 0; i < j->n_row; i++) {
         const float *p = j->truth + (size_t)i * v, *q = got + (size_t)i * v;
         kl[i] = divergence(p, q, j->n_vocab);
-        sum += kl[i];
         equal += logits_best(p, j->n_vocab) == logits_best(q, j->n_vocab);
     }
-    qsort(kl, (size_t)j->n_row, sizeof *kl, by_value);
-    r->mean = sum / (double)j->n_row;
-    r->p99 = kl[(j->n_row - 1) * 99 / 100];
-    r->max = kl[j->n_row - 1];
+    struct spread all = spread_of(kl, (size_t)j->n_row);
+    r->mean = all.mean;
+    r->p99 = quantile_of(kl, (size_t)j->n_row, 0.99);
+    r->max = all.max;
     r->top1 = (double)equal / (double)j->n_row;
     free(kl);
     return QN_OK;

@@ -38,7 +38,7 @@ struct serve_opts {
     const char *model, *host, *api_key_file, *config;
     const char *kv_quant;
     int64_t port, ctx, threads, batch, chunk, max_queue, max_connections, max_body, idle, drain;
-    int64_t memory_budget, kv_budget, prompt_cache, disk_max, disk_idle;
+    int64_t memory, kv_budget, prompt_cache, disk_max, disk_idle;
     const char *disk, *files;
     struct cli_strs aliases, cors, api_keys;
     bool insecure, isolate, no_access_log;
@@ -73,14 +73,8 @@ static const struct cli_opt serve_opts[] = {
     CLI_OPT_CTX(struct serve_opts),
     CLI_OPT_KV_QUANT(struct serve_opts),
     CLI_OPT_THREADS(struct serve_opts),
-    {.name = "batch",
-     .type = CLI_INT,
-     .arg = "N",
-     .min = 1,
-     .max = 64,
-     .def = "8",
-     .help = "Most answers made together; 1 makes them one after the other.",
-     .off = CLI_AT_INT(struct serve_opts, batch)},
+    CLI_OPT_BATCH(struct serve_opts,
+                  "Most answers made together; 1 makes them one after the other."),
     {.name = "prefill-chunk",
      .type = CLI_INT,
      .arg = "N",
@@ -90,15 +84,9 @@ static const struct cli_opt serve_opts[] = {
      .help = "Prompt tokens read between two tokens of running answers. More make prompts faster "
              "and running answers stall longer.",
      .off = CLI_AT_INT(struct serve_opts, chunk)},
-    {.name = "memory-budget",
-     .type = CLI_SIZE,
-     .arg = "SIZE",
-     .min = 1 << 20,
-     .max = 1e15,
-     .def_text = "80 % of the machine's memory, or of the control group's",
-     .help = "Memory for everything: weights, keys and values, work memory. Requests wait until "
-             "theirs is free; one that could never fit is refused with 400.",
-     .off = CLI_AT_SIZE(struct serve_opts, memory_budget)},
+    CLI_OPT_MEMORY(struct serve_opts, "memory-budget",
+                   "Memory for everything: weights, keys and values, work memory. Requests wait "
+                   "until theirs is free; one that could never fit is refused with 400."),
     {.name = "kv-budget",
      .type = CLI_SIZE,
      .arg = "SIZE",
@@ -389,7 +377,7 @@ static enum qn_status plan_memory(const struct serve_opts *o, const struct serve
     const struct qn_model_info *info = e->info;
     const struct lm_ops *lm = e->lm.ops;
     int64_t limit = sysmem_limit();
-    int64_t budget = o->memory_budget ? o->memory_budget : limit / 10 * 8;
+    int64_t budget = o->memory ? o->memory : limit / 10 * 8;
     int32_t rows = sp->n_lane + (sp->spec.kind == SPEC_OFF ? 0 : SPEC_STEP_ROWS);
     struct memory_plan plan = memory_plan_of(info, lm->step_bytes(e->lm.self, rows), rows);
     int64_t fixed = memory_fixed(&plan);
@@ -398,7 +386,7 @@ static enum qn_status plan_memory(const struct serve_opts *o, const struct serve
     int64_t least = lm->seq_bytes(e->lm.self, FEW_TOKENS < info->n_ctx ? FEW_TOKENS : info->n_ctx);
     if (budget == 0 && !o->kv_budget) /* the system does not say how much there is */
         return QN_OK;
-    if (o->memory_budget && o->kv_budget > budget - fixed)
+    if (o->memory && o->kv_budget > budget - fixed)
         QN_FAIL(err, QN_BAD_INPUT, "serve",
                 "--kv-budget of %lld MiB and %lld MiB for weights and work are more than "
                 "--memory-budget, %lld MiB",
