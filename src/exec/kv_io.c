@@ -6,10 +6,10 @@
  * A full page of a prefix never changes while it is held. The one in which a prefix ends may still
  * be appended to, behind what the prefix relies on, so an export copies that one.
  */
-#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/le.h"
 #include "exec/exec_int.h"
 
 _Static_assert(KV_SHAPE_GROUPS == (int)KV_GROUP_MAX, "a shape has room for every group");
@@ -25,27 +25,14 @@ void kv_prefix_shape(const struct kv_prefix *p, struct kv_shape *out)
     }
 }
 
-static void put32(uint8_t *p, int32_t v)
-{
-    uint32_t u = htole32((uint32_t)v);
-    memcpy(p, &u, sizeof u);
-}
-
-static int32_t get32(const uint8_t *p)
-{
-    uint32_t u;
-    memcpy(&u, p, sizeof u);
-    return (int32_t)le32toh(u);
-}
-
 void kv_shape_write(const struct kv_shape *s, uint8_t out[KV_SHAPE_BYTES])
 {
-    put32(out, s->from);
-    put32(out + 4, s->end);
-    put32(out + 8, s->state);
+    le_put32(out, (uint32_t)s->from);
+    le_put32(out + 4, (uint32_t)s->end);
+    le_put32(out + 8, (uint32_t)s->state);
     for (int32_t g = 0; g < KV_SHAPE_GROUPS; g++) {
-        put32(out + 12 + 8 * g, s->runs[g].first);
-        put32(out + 16 + 8 * g, s->runs[g].n);
+        le_put32(out + 12 + 8 * g, (uint32_t)s->runs[g].first);
+        le_put32(out + 16 + 8 * g, (uint32_t)s->runs[g].n);
     }
 }
 
@@ -59,12 +46,14 @@ bool kv_shape_read(const struct exec *ex, const uint8_t *p, size_t n, struct kv_
 {
     if (n != KV_SHAPE_BYTES)
         return false;
-    struct kv_shape s = {.from = get32(p), .end = get32(p + 4), .state = get32(p + 8) == 1};
-    bool ok = s.from >= 0 && s.from <= s.end && s.end <= ex->n_ctx && get32(p + 8) >> 1 == 0 &&
+    struct kv_shape s = {.from = (int32_t)le_get32(p),
+                         .end = (int32_t)le_get32(p + 4),
+                         .state = le_get32(p + 8) == 1};
+    bool ok = s.from >= 0 && s.from <= s.end && s.end <= ex->n_ctx && le_get32(p + 8) <= 1 &&
               (!s.state || ex->kv.state_bytes);
     for (int32_t g = 0; g < KV_SHAPE_GROUPS; g++) {
-        s.runs[g].first = get32(p + 12 + 8 * g);
-        s.runs[g].n = get32(p + 16 + 8 * g);
+        s.runs[g].first = (int32_t)le_get32(p + 12 + 8 * g);
+        s.runs[g].n = (int32_t)le_get32(p + 16 + 8 * g);
         ok = ok && run_fits(s.runs[g].first, s.runs[g].n, s.end) &&
              (g < ex->kv.n_group || !s.runs[g].n);
     }

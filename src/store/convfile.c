@@ -14,6 +14,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/le.h"
 #include "store/convfile_int.h"
 
 enum { IOV_BATCH = 256 };
@@ -51,20 +52,6 @@ void conv_path(struct buf *out, const char *dir, const char *name)
 }
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
-
-static uint32_t get32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return le32toh(v);
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return le64toh(v);
-}
 
 static enum qn_status cut_off(const struct conv *c, struct qn_err *err)
 {
@@ -134,19 +121,19 @@ static enum qn_status check_first(const struct conv *c, const uint8_t *p, uint64
 {
     if (memcmp(p, CONV_MAGIC, 8) != 0)
         QN_FAIL(err, QN_BAD_INPUT, CONV_WHERE, "%s: is no conversation file", c->label);
-    if (get32(p + 8) != CONV_VERSION)
+    if (le_get32(p + 8) != CONV_VERSION)
         QN_FAIL(err, QN_UNSUPPORTED, CONV_WHERE,
                 "%s: is a conversation file of format %u; this build reads %d", c->label,
-                get32(p + 8), CONV_VERSION);
-    uint32_t n = get32(p + 48), about = get32(p + 56);
-    if (n < 1 || n > CONV_RECORD_MAX || about > CONV_ABOUT_MAX || get32(p + 60) != 0 ||
-        get32(p + 52) < 1 || get32(p + 52) > CONV_TOKEN_MAX ||
-        get32(p + 12) != conv_head_bytes(n, about))
+                le_get32(p + 8), CONV_VERSION);
+    uint32_t n = le_get32(p + 48), about = le_get32(p + 56);
+    if (n < 1 || n > CONV_RECORD_MAX || about > CONV_ABOUT_MAX || le_get32(p + 60) != 0 ||
+        le_get32(p + 52) < 1 || le_get32(p + 52) > CONV_TOKEN_MAX ||
+        le_get32(p + 12) != conv_head_bytes(n, about))
         return damaged(c, "the lengths in its head do not agree", err);
-    if (get64(p + 64) != size)
+    if (le_get64(p + 64) != size)
         QN_FAIL(err, QN_BAD_INPUT, CONV_WHERE,
                 "%s: is damaged: it has %llu bytes and its head says %llu", c->label,
-                (unsigned long long)size, (unsigned long long)get64(p + 64));
+                (unsigned long long)size, (unsigned long long)le_get64(p + 64));
     return QN_OK;
 }
 
@@ -160,9 +147,9 @@ static enum qn_status place(struct conv *c, uint64_t head, uint64_t size, struct
         QN_FAIL(err, QN_NO_MEMORY, CONV_WHERE, "no memory for a list of records");
     for (int32_t i = 0; i < c->info.n_record; i++, row += CONV_ROW) {
         c->offs[i] = conv_align(at);
-        if (c->offs[i] > size || get64(row) < RECORD_HEAD || get64(row) > size - c->offs[i])
+        if (c->offs[i] > size || le_get64(row) < RECORD_HEAD || le_get64(row) > size - c->offs[i])
             return damaged(c, "a record lies outside of it", err);
-        at = c->offs[i] + get64(row);
+        at = c->offs[i] + le_get64(row);
     }
     c->offs[c->info.n_record] = at;
     return at == size ? QN_OK : damaged(c, "its records do not end where it ends", err);
@@ -182,7 +169,7 @@ static enum qn_status read_head(struct conv *c, struct qn_err *err)
                 c->label, (unsigned long long)size);
     QN_TRY(read_bytes(c, first, sizeof first, 0, err));
     QN_TRY(check_first(c, first, size, err));
-    size_t head = get32(first + 12);
+    size_t head = le_get32(first + 12);
     if (head > size)
         return cut_off(c, err);
     c->head = malloc(head);
@@ -192,12 +179,12 @@ static enum qn_status read_head(struct conv *c, struct qn_err *err)
     QN_TRY(read_bytes(c, c->head + CONV_HEAD, head - CONV_HEAD, CONV_HEAD, err));
     struct hash128 sum = hash128(c->head, head - CONV_SUM);
     const uint8_t *want = c->head + head - CONV_SUM;
-    if (sum.lo != get64(want) || sum.hi != get64(want + 8))
+    if (sum.lo != le_get64(want) || sum.hi != le_get64(want + 8))
         return damaged(c, "the checksum of its head is wrong", err);
     memcpy(c->info.model.b, c->head + 16, sizeof c->info.model.b);
-    memcpy(c->info.about, c->head + CONV_HEAD, get32(c->head + 56));
-    c->info.n_record = (int32_t)get32(c->head + 48);
-    c->info.n_token = (int32_t)get32(c->head + 52);
+    memcpy(c->info.about, c->head + CONV_HEAD, le_get32(c->head + 56));
+    c->info.n_record = (int32_t)le_get32(c->head + 48);
+    c->info.n_token = (int32_t)le_get32(c->head + 52);
     c->info.bytes = (int64_t)size;
     c->info.modified_unix = sb.st_mtim.tv_sec;
     conv_sum_text(sum, c->info.sum);
@@ -208,7 +195,7 @@ static enum qn_status read_head(struct conv *c, struct qn_err *err)
 
 static const uint8_t *row_of(const struct conv *c, int32_t i)
 {
-    return c->head + get32(c->head + 12) - CONV_SUM - (size_t)(c->info.n_record - i) * CONV_ROW;
+    return c->head + le_get32(c->head + 12) - CONV_SUM - (size_t)(c->info.n_record - i) * CONV_ROW;
 }
 
 /* It continues the one before, and is this file's. */
@@ -227,7 +214,7 @@ static enum qn_status check_chain(const struct conv *c, int32_t i, struct qn_err
 static enum qn_status read_header(struct conv *c, int32_t i, struct qn_err *err)
 {
     uint8_t first[RECORD_HEAD];
-    uint64_t header, bytes = get64(row_of(c, i));
+    uint64_t header, bytes = le_get64(row_of(c, i));
     QN_TRY(read_bytes(c, first, sizeof first, c->offs[i], err));
     enum qn_status s = record_measure(first, sizeof first, &header, err);
     if (s != QN_OK) { /* also another version: this file's own has none */
@@ -247,7 +234,7 @@ static enum qn_status read_header(struct conv *c, int32_t i, struct qn_err *err)
         QN_FAIL(err, QN_NO_MEMORY, CONV_WHERE, "no memory for a record's header");
     QN_TRY(read_bytes(c, p, header, c->offs[i], err));
     struct hash128 sum = hash128(p, header);
-    if (sum.lo != get64(row_of(c, i) + 8) || sum.hi != get64(row_of(c, i) + 16))
+    if (sum.lo != le_get64(row_of(c, i) + 8) || sum.hi != le_get64(row_of(c, i) + 16))
         return damaged(c, "the checksum of a record's header is wrong", err);
     s = record_read(p, header, bytes, &c->records[i], err);
     if (s != QN_OK)
@@ -258,7 +245,7 @@ static enum qn_status read_header(struct conv *c, int32_t i, struct qn_err *err)
 static enum qn_status read_headers(struct conv *c, struct qn_err *err)
 {
     int32_t n = c->info.n_record;
-    uint64_t at = get32(c->head + 12);
+    uint64_t at = le_get32(c->head + 12);
     c->headers = calloc((size_t)n, sizeof(*c->headers));
     c->records = calloc((size_t)n, sizeof *c->records);
     if (!c->headers || !c->records)
@@ -266,7 +253,7 @@ static enum qn_status read_headers(struct conv *c, struct qn_err *err)
     for (int32_t i = 0; i < n; i++) {
         QN_TRY(read_zeros(c, at, c->offs[i], err));
         QN_TRY(read_header(c, i, err));
-        at = c->offs[i] + get64(row_of(c, i));
+        at = c->offs[i] + le_get64(row_of(c, i));
     }
     const struct record_id *last = &c->records[n - 1].id;
     if (last->from + last->n_token != c->info.n_token)

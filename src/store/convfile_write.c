@@ -17,6 +17,7 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/le.h"
 #include "store/convfile_int.h"
 
 enum { PIECE = 1 << 20, TRIES = 100 };
@@ -69,18 +70,6 @@ static enum qn_status write_bytes(const struct writer *w, struct str data, uint6
         off += (uint64_t)n;
     }
     return QN_OK;
-}
-
-static void put32(struct buf *b, uint32_t v)
-{
-    v = htole32(v);
-    buf_add(b, &v, sizeof v);
-}
-
-static void put64(struct buf *b, uint64_t v)
-{
-    v = htole64(v);
-    buf_add(b, &v, sizeof v);
 }
 
 /* ---- records and head ----------------------------------------------------------------------- */
@@ -161,25 +150,25 @@ static enum qn_status write_head(const struct writer *w, struct conv_info *info,
     struct str about = {t->about.p, t->about.n < CONV_ABOUT_MAX ? t->about.n : CONV_ABOUT_MAX};
     struct buf b = BUF_INIT;
     buf_add(&b, CONV_MAGIC, 8);
-    put32(&b, CONV_VERSION);
-    put32(&b, (uint32_t)conv_head_bytes((uint64_t)t->n_piece, about.n));
+    le_add32(&b, CONV_VERSION);
+    le_add32(&b, (uint32_t)conv_head_bytes((uint64_t)t->n_piece, about.n));
     buf_add(&b, t->model.b, sizeof t->model.b);
-    put32(&b, (uint32_t)t->n_piece);
-    put32(&b, (uint32_t)(last->id.from + last->id.n_token));
-    put32(&b, (uint32_t)about.n);
-    put32(&b, 0);
-    put64(&b, w->offs[t->n_piece]);
+    le_add32(&b, (uint32_t)t->n_piece);
+    le_add32(&b, (uint32_t)(last->id.from + last->id.n_token));
+    le_add32(&b, (uint32_t)about.n);
+    le_add32(&b, 0);
+    le_add64(&b, w->offs[t->n_piece]);
     buf_add_str(&b, about);
     for (int32_t i = 0; i < t->n_piece; i++) {
-        put64(&b, record_bytes(w, i));
-        put64(&b, w->sums[i].lo);
-        put64(&b, w->sums[i].hi);
+        le_add64(&b, record_bytes(w, i));
+        le_add64(&b, w->sums[i].lo);
+        le_add64(&b, w->sums[i].hi);
     }
     enum qn_status s = buf_ok(&b, "a conversation's head", err);
     if (s == QN_OK) {
         struct hash128 sum = hash128(b.p, b.n);
-        put64(&b, sum.lo);
-        put64(&b, sum.hi);
+        le_add64(&b, sum.lo);
+        le_add64(&b, sum.hi);
         conv_sum_text(sum, info->sum);
         s = buf_ok(&b, "a conversation's head", err);
     }

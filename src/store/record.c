@@ -1,7 +1,7 @@
 /* record.c - see record.h. Bytes are taken apart one by one: a header may lie at any address. */
 #include "store/record.h"
 
-#include <endian.h>
+#include "base/le.h"
 
 static const char magic[8] = {'Q', 'U', 'E', 'R', 'N', 'K', 'V', '\n'};
 
@@ -47,36 +47,10 @@ bool record_name_parse(struct str hex, struct record_name *out)
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
-static uint32_t get32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return le32toh(v);
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return le64toh(v);
-}
-
-static void put32(struct buf *b, uint32_t v)
-{
-    v = htole32(v);
-    buf_add(b, &v, sizeof v);
-}
-
-static void put64(struct buf *b, uint64_t v)
-{
-    v = htole64(v);
-    buf_add(b, &v, sizeof v);
-}
-
 static void put_tokens(struct buf *b, const struct record_id *id)
 {
     for (int32_t i = 0; i < id->n_token; i++)
-        put32(b, (uint32_t)id->tokens[i]);
+        le_add32(b, (uint32_t)id->tokens[i]);
 }
 
 static void put_name(struct buf *b, const struct record_name *n)
@@ -90,9 +64,9 @@ static void put_place(struct buf *b, const struct record_id *id)
 {
     put_name(b, &id->model);
     put_name(b, &id->parent);
-    put32(b, (uint32_t)id->from);
-    put32(b, (uint32_t)id->n_token);
-    put32(b, (uint32_t)id->note.n);
+    le_add32(b, (uint32_t)id->from);
+    le_add32(b, (uint32_t)id->n_token);
+    le_add32(b, (uint32_t)id->note.n);
 }
 
 /* From the bytes that are hashed. */
@@ -144,29 +118,29 @@ enum qn_status record_write(const struct record_id *id, const struct record_name
         payload += parts[i].bytes;
     buf_clear(out);
     buf_add(out, magic, sizeof magic);
-    put32(out, RECORD_VERSION);
-    put32(out, (uint32_t)header_bytes_of((uint64_t)id->n_token, n_part, id->note.n));
+    le_add32(out, RECORD_VERSION);
+    le_add32(out, (uint32_t)header_bytes_of((uint64_t)id->n_token, n_part, id->note.n));
     put_name(out, name);
     put_name(out, &id->model);
     put_name(out, &id->parent);
-    put32(out, (uint32_t)id->from);
-    put32(out, (uint32_t)id->n_token);
-    put32(out, n_part);
-    put32(out, (uint32_t)id->note.n);
-    put64(out, off);
-    put64(out, payload);
+    le_add32(out, (uint32_t)id->from);
+    le_add32(out, (uint32_t)id->n_token);
+    le_add32(out, n_part);
+    le_add32(out, (uint32_t)id->note.n);
+    le_add64(out, off);
+    le_add64(out, payload);
     put_tokens(out, id);
     buf_add_str(out, id->note);
     for (uint32_t i = 0; i < n_part; i++) {
-        put64(out, parts[i].bytes);
-        put64(out, parts[i].sum.lo);
-        put64(out, parts[i].sum.hi);
+        le_add64(out, parts[i].bytes);
+        le_add64(out, parts[i].sum.lo);
+        le_add64(out, parts[i].sum.hi);
     }
     if (out->failed)
         return buf_ok(out, "a record's header", err);
     struct hash128 sum = hash128(out->p, out->n);
-    put64(out, sum.lo);
-    put64(out, sum.hi);
+    le_add64(out, sum.lo);
+    le_add64(out, sum.hi);
     if (buf_reserve(out, off - out->n)) {
         memset(out->p + out->n, 0, off - out->n);
         out->n = off;
@@ -186,11 +160,12 @@ static enum qn_status lengths_read(const uint8_t *p, size_t n, struct lengths *l
 {
     if (n < RECORD_HEAD || memcmp(p, magic, sizeof magic) != 0)
         QN_FAIL(err, QN_BAD_INPUT, "record", "is no record of a cache");
-    uint32_t version = get32(p + 8);
+    uint32_t version = le_get32(p + 8);
     if (version != RECORD_VERSION)
         QN_FAIL(err, QN_UNSUPPORTED, "record", "is a record of format %u; this build reads %d",
                 version, RECORD_VERSION);
-    *l = (struct lengths){get32(p + 12), get32(p + 116), get32(p + 120), get32(p + 124)};
+    *l =
+        (struct lengths){le_get32(p + 12), le_get32(p + 116), le_get32(p + 120), le_get32(p + 124)};
     if (l->n_token > RECORD_TOKEN_MAX || l->n_part > RECORD_PART_MAX || l->note > RECORD_NOTE_MAX ||
         l->header > RECORD_HEADER_MAX ||
         l->header != header_bytes_of(l->n_token, l->n_part, l->note))
@@ -213,7 +188,7 @@ static enum qn_status check_payload(const struct record *r, uint64_t header, uin
 {
     uint64_t sum = 0, end;
     for (uint32_t i = 0; i < r->n_part; i++)
-        if (__builtin_add_overflow(sum, get64(r->parts + (size_t)i * PART_BYTES), &sum))
+        if (__builtin_add_overflow(sum, le_get64(r->parts + (size_t)i * PART_BYTES), &sum))
             QN_FAIL(err, QN_BAD_INPUT, "record", "the parts are larger than any file");
     if (sum != r->payload_bytes || r->payload_off != aligned(header) ||
         __builtin_add_overflow(r->payload_off, sum, &end))
@@ -249,13 +224,13 @@ enum qn_status record_read(const uint8_t *p, size_t n, uint64_t file_bytes, stru
         QN_FAIL(err, QN_BAD_INPUT, "record", "is cut off inside its header");
     size_t body = l.header - SUM_BYTES;
     struct hash128 sum = hash128(p, body);
-    if (sum.lo != get64(p + body) || sum.hi != get64(p + body + 8))
+    if (sum.lo != le_get64(p + body) || sum.hi != le_get64(p + body + 8))
         QN_FAIL(err, QN_BAD_INPUT, "record", "the header's checksum is wrong");
-    struct record r = {.id = {.from = (int32_t)get32(p + 112), .n_token = (int32_t)l.n_token},
+    struct record r = {.id = {.from = (int32_t)le_get32(p + 112), .n_token = (int32_t)l.n_token},
                        .token_bytes = p + RECORD_HEAD,
                        .n_part = l.n_part,
-                       .payload_off = get64(p + 128),
-                       .payload_bytes = get64(p + 136)};
+                       .payload_off = le_get64(p + 128),
+                       .payload_bytes = le_get64(p + 136)};
     memcpy(r.name.b, p + 16, sizeof r.name.b);
     memcpy(r.id.model.b, p + 48, sizeof r.id.model.b);
     memcpy(r.id.parent.b, p + 80, sizeof r.id.parent.b);
@@ -274,12 +249,12 @@ enum qn_status record_read(const uint8_t *p, size_t n, uint64_t file_bytes, stru
 void record_tokens(const struct record *r, int32_t *out)
 {
     for (int32_t i = 0; i < r->id.n_token; i++)
-        out[i] = (int32_t)get32(r->token_bytes + 4 * (size_t)i);
+        out[i] = (int32_t)le_get32(r->token_bytes + 4 * (size_t)i);
 }
 
 struct record_sum record_part(const struct record *r, uint32_t i)
 {
     QN_ASSERT(i < r->n_part);
     const uint8_t *p = r->parts + (size_t)i * PART_BYTES;
-    return (struct record_sum){get64(p), {.lo = get64(p + 8), .hi = get64(p + 16)}};
+    return (struct record_sum){le_get64(p), {.lo = le_get64(p + 8), .hi = le_get64(p + 16)}};
 }
