@@ -62,24 +62,34 @@ enum qn_status undo_begin(struct exec *ex, int32_t rows, struct qn_err *err)
     return QN_OK;
 }
 
+/* A layer's part of the record: [cap] rows each. */
+struct recorded {
+    float *u, *mixed, *gates;
+};
+
+static struct recorded recorded_of(const struct exec *ex, int32_t layer)
+{
+    size_t cap = (size_t)ex->undo.cap, c = (size_t)delta_channels(&ex->kv.layers[layer].delta);
+    float *base = ex->undo.p + cap * floats_before(ex, layer);
+    return (struct recorded){base, base + cap * c, base + 2 * cap * c};
+}
+
 static struct delta_rows_of rows_of(const struct exec *ex, int32_t layer)
 {
     const struct undo *u = &ex->undo;
-    size_t cap = (size_t)u->cap, c = (size_t)delta_channels(&ex->kv.layers[layer].delta);
-    float *base = u->p + cap * floats_before(ex, layer);
+    struct recorded k = recorded_of(ex, layer);
     return (struct delta_rows_of){.layer = layer,
                                   .cap = u->cap,
-                                  .u = base,
-                                  .mixed = base + cap * c,
-                                  .gates = base + 2 * cap * c,
-                                  .out = u->p + cap * floats_before(ex, ex->kv.n_layer)};
+                                  .u = k.u,
+                                  .mixed = k.mixed,
+                                  .gates = k.gates,
+                                  .out = u->p + (size_t)u->cap * floats_before(ex, ex->kv.n_layer)};
 }
 
-static void keep(const float *to, int32_t at, const struct tensor *t, int32_t row, int32_t n)
+static void keep(float *to, int32_t at, const struct tensor *t, int32_t row, int32_t n)
 {
     size_t cols = (size_t)t->cols;
-    memcpy((float *)to + (size_t)at * cols, t->p + (size_t)row * cols,
-           (size_t)n * cols * sizeof *t->p);
+    memcpy(to + (size_t)at * cols, t->p + (size_t)row * cols, (size_t)n * cols * sizeof *t->p);
 }
 
 void undo_keep(struct exec *ex, int32_t layer, const struct tensor *u, const struct tensor *mixed,
@@ -89,10 +99,10 @@ void undo_keep(struct exec *ex, int32_t layer, const struct tensor *u, const str
         const struct span *sp = &ex->step.spans[i];
         if (sp->undo < 0)
             continue;
-        struct delta_rows_of r = rows_of(ex, layer);
-        keep(r.u, sp->undo, u, sp->row0, sp->n);
-        keep(r.mixed, sp->undo, mixed, sp->row0, sp->n);
-        keep(r.gates, sp->undo, gates, sp->row0, sp->n);
+        struct recorded k = recorded_of(ex, layer);
+        keep(k.u, sp->undo, u, sp->row0, sp->n);
+        keep(k.mixed, sp->undo, mixed, sp->row0, sp->n);
+        keep(k.gates, sp->undo, gates, sp->row0, sp->n);
     }
 }
 
