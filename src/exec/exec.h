@@ -70,8 +70,6 @@ struct weight_src {
 };
 /* Address space for all matrices to come, in the order they will be read. Call once, first. */
 enum qn_status exec_reserve(struct exec *ex, size_t bytes, struct qn_err *err);
-/* Bytes a source takes once loaded. */
-size_t weight_bytes_loaded(const struct weight_src *s);
 /* A thread that fell behind may still read the source afterwards: exec_quiesce() before it is
  * unmapped or freed. */
 enum qn_status weight_load(struct exec *ex, const struct weight_src *s, struct weight **out,

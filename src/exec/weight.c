@@ -97,12 +97,6 @@ static size_t bytes_of(const struct weight_src *s, const struct packed *pk)
     return (size_t)pack_n_block(s->n) * pk->block_bytes * (size_t)(s->n_stack ? s->n_stack : 1);
 }
 
-size_t weight_bytes_loaded(const struct weight_src *s)
-{
-    struct packed pk = shape_of(s);
-    return bytes_of(s, &pk);
-}
-
 /* ---- one unit: the rows of block b, inputs of group g ---------------------------------------- */
 
 struct pack_args {
