@@ -53,6 +53,7 @@ struct kv_group {
     int32_t window; /* 0 = nothing is forgotten */
     size_t token_bytes, page_bytes;
     uint8_t *zero_page;
+    struct slab *slabs;    /* where pages come from */
     struct kv_page **free; /* stack: pages kept for reuse */
     int32_t n_free, cap_free;
 };
@@ -263,6 +264,12 @@ extern const struct exec_ops exec_cpu_ops;
 void *mem_alloc(size_t n);
 void *mem_alloc_huge(size_t n); /* weights */
 void mem_free(void *p, size_t n);
+
+/* slab.c: zeroed blocks, all of the same size in one list; NULL = out of memory. An empty list is
+ * NULL, and the list is that again when every block has been given back. */
+struct slab;
+void *slab_take(struct slab **slabs, size_t bytes);
+void slab_give(struct slab **slabs, void *block, size_t bytes);
 
 /* exec.c: a tensor of more rows than a step has. */
 enum qn_status tensor_create_rows(struct exec *ex, int32_t rows, int32_t cols, struct tensor **out,

@@ -206,7 +206,7 @@ enum qn_status kv_borrow(struct exec *ex, const struct exec *of, struct qn_err *
 
 static void page_free(struct kv_store *kv, int32_t g, struct kv_page *p)
 {
-    mem_free(p->data, kv->groups[g].page_bytes);
+    slab_give(&kv->groups[g].slabs, p->data, kv->groups[g].page_bytes);
     free(p);
 }
 
@@ -318,7 +318,7 @@ struct kv_page *kv_page_take(struct exec *ex, int32_t g)
     } else {
         make_room(ex, k->page_bytes);
         p = malloc(sizeof *p);
-        uint8_t *data = p ? mem_alloc(k->page_bytes) : NULL;
+        uint8_t *data = p ? slab_take(&k->slabs, k->page_bytes) : NULL;
         if (!data) {
             free(p);
             return NULL;
