@@ -53,7 +53,7 @@ static enum qn_status fed(void *self, void *ctx, const int32_t *ids, int32_t n_f
     .costs = true, .lag = 64, .prior = {0.1F, 0.3F, 0.5F, 0.65F, 0.78F, 0.87F, 0.94F, 0.98F},      \
     .open = open, .draft = draft, .fed = fed
 
-const struct drafter_ops drafter_mtp = {.name = "mtp", .n_draft = 8, HEAD_OPS};
+const struct drafter_ops drafter_mtp = {.name = "mtp", .n_draft = 12, HEAD_OPS};
 const struct drafter_ops drafter_dspark = {
     .name = "dspark", .n_draft = SPEC_DRAFT_MAX, .block = true, HEAD_OPS};
 const struct drafter_ops drafter_assistant = {.name = "assistant", .n_draft = 8, HEAD_OPS};

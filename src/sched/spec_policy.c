@@ -2,9 +2,12 @@
 #include "sched/spec_policy.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #define FIRST_SLOPE 0.1 /* of a row more, before anything is known */
-#define GAIN        0.3 /* of a pair of steps */
+#define GAIN_FIRST  0.5 /* of a pair of steps; of the n-th of its rows 1 / (n + 2), then: */
+#define GAIN        0.04
+#define NEAR        3 /* rows beside those of a step of which it tells too, half as much each on */
 #define BASE_GAIN   0.1
 #define RUN_GAIN    0.1
 #define CLIP        0.7  /* of a logarithm: one hiccup moves little */
@@ -57,10 +60,19 @@ static double clipped(double x)
     return x < -CLIP ? -CLIP : x > CLIP ? CLIP : x;
 }
 
-static void learn(struct spec_cost *c, int32_t rows, double by)
+/* A pair of steps was off by so much, as a logarithm. */
+static void learn(struct spec_cost *c, int32_t rows, double off)
 {
-    if (rows > 1 && rows <= SPEC_ROWS)
-        c->f[rows] = fmax(1, spec_cost_rows(c, rows) * exp(by));
+    if (rows <= 1 || rows > SPEC_ROWS)
+        return;
+    double gain = fmax(GAIN, GAIN_FIRST / (1 + 0.5 * (double)c->n[rows]));
+    c->f[rows] = spec_cost_rows(c, rows);
+    c->n[rows]++;
+    for (int32_t d = -NEAR; d <= NEAR; d++) {
+        int32_t k = rows + d;
+        if (k > 1 && k <= SPEC_ROWS && c->f[k] > 0)
+            c->f[k] = fmax(1, c->f[k] * exp(gain * ldexp(off, -abs(d))));
+    }
 }
 
 void spec_cost_note(struct spec_cost *c, int32_t rows, int64_t us)
@@ -70,7 +82,7 @@ void spec_cost_note(struct spec_cost *c, int32_t rows, int64_t us)
         c->base_us = took / ratio;
     if (c->last_rows > 0 && c->last_rows != rows) {
         double was = spec_cost_rows(c, c->last_rows);
-        double off = GAIN * clipped(log(took / c->last_us) - log(ratio / was));
+        double off = clipped(log(took / c->last_us) - log(ratio / was));
         bool both = rows > 1 && c->last_rows > 1;
         learn(c, rows, both ? off / 2 : off);
         learn(c, c->last_rows, both ? -off / 2 : -off);

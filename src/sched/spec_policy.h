@@ -25,6 +25,7 @@ double spec_odds_of(const struct spec_odds *own, const struct spec_odds *all, in
  * with different r, so that a slower machine or a longer context moves base alone. */
 struct spec_cost {
     double f[SPEC_ROWS + 1]; /* 0 = not known */
+    float n[SPEC_ROWS + 1];  /* times learned from */
     double base_us;          /* 0 = not known */
     /* Times of a call's first run of guessing and of each further one, in steps of one row. */
     double guess, more;
