@@ -23,6 +23,7 @@
 #define PROBE_FIRST 32    /* steps without guesses before they are tried again */
 #define PROBE_MOST  512   /* after tries that failed */
 #define PROBE_N     2     /* guesses of a try */
+#define BEHIND      64    /* tokens that a drafter is not made to catch up with */
 #define PLAIN_EVERY 64    /* steps with guesses before one without: what does that cost now? */
 
 /* What a generation keeps. */
@@ -374,11 +375,13 @@ static int32_t gather(struct spec *sp, struct gen **who, int32_t n)
         if (g->phase != PHASE_DECODE || !follow(sp, g))
             continue;
         g->spec->n = 0;
+        /* Where guesses do not pay, reading what came meanwhile would cost more than they bring. */
+        bool lost = sp->ops->costs && !sp->ops->lag && g->n_fed - g->spec->n_fed > BEHIND;
         sp->item_of[n_draft] = i;
         sp->drafts[n_draft++] = (struct draft){.ctx = g,
                                                .ids = g->ids,
                                                .n_ids = g->n_ids,
-                                               .most = most_of(sp, g),
+                                               .most = lost ? 0 : most_of(sp, g),
                                                .out = g->spec->out,
                                                .sure = g->spec->level};
     }
@@ -521,9 +524,10 @@ int32_t spec_learn(struct spec *sp, struct gen *g, int32_t window, const int32_t
     }
     held = held < window ? held : window;
     spec_count(&g->usage.spec, window, held);
-    if (window > 0 && sp->trying)
-        sp->wait = held > 0 ? PROBE_FIRST / 8 : sp->wait < PROBE_MOST ? sp->wait * 2 : PROBE_MOST;
-    else if (window > 0)
+    if (window > 0 && sp->trying) {
+        bool hope = held > 0 && (!sp->ops->costs || spec_may_pay(&sp->cost, sp->n_draft));
+        sp->wait = hope ? PROBE_FIRST / 8 : sp->wait < PROBE_MOST ? sp->wait * 2 : PROBE_MOST;
+    } else if (window > 0)
         sp->wait = PROBE_FIRST;
     return held;
 }

@@ -4,15 +4,18 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define FIRST_SLOPE 0.1 /* of a row more, before anything is known */
-#define GAIN_FIRST  0.5 /* of a pair of steps; of the n-th of its rows 1 / (n + 2), then: */
-#define GAIN        0.04
-#define NEAR        3 /* rows beside those of a step of which it tells too, half as much each on */
-#define BASE_GAIN   0.1
-#define RUN_GAIN    0.1
-#define CLIP        0.7  /* of a logarithm: one hiccup moves little */
-#define WORTH       1.03 /* what a window has to promise over none */
-#define WEIGHT      4.0F /* guesses that a prior counts for */
+#define FEW        4    /* rows that cost little more than one */
+#define FEW_SLOPE  0.08 /* of a row more of these, before anything is known */
+#define MORE_SLOPE 0.12 /* beside that, of further ones */
+#define SURE       0.1  /* error of what is known of a row's price */
+#define GAIN_FIRST 0.25 /* of a pair of steps; of the n-th of its rows 1 / (n + 4), then: */
+#define GAIN       0.04
+#define NEAR       3 /* rows beside those of a step of which it tells too, half as much each on */
+#define BASE_GAIN  0.1
+#define RUN_GAIN   0.1
+#define CLIP       0.7  /* of a logarithm: one hiccup moves little */
+#define WORTH      1.03 /* what a window has to promise over none */
+#define WEIGHT     4.0F /* guesses that a prior counts for */
 
 void spec_odds_note(struct spec_odds *o, int32_t level, bool held, float fade)
 {
@@ -39,7 +42,14 @@ double spec_odds_of(const struct spec_odds *own, const struct spec_odds *all, in
 
 /* ---- cost ----------------------------------------------------------------------------------- */
 
-/* Rows of which nothing is known cost what their nearest neighbour's rows do, each as much. */
+/* Before anything is known: a few rows are nearly free, more have their price. */
+static double first_rows(int32_t rows)
+{
+    return 1 + FEW_SLOPE * (rows - 1) + (rows > FEW ? MORE_SLOPE * (rows - FEW) : 0);
+}
+
+/* Rows of which nothing is known have the shape of the first guess, as steep as at the nearest that
+ * are known; little is made of that where those are few, whose price is hard to see. */
 double spec_cost_rows(const struct spec_cost *c, int32_t rows)
 {
     if (rows <= 1)
@@ -49,10 +59,12 @@ double spec_cost_rows(const struct spec_cost *c, int32_t rows)
         int32_t k = below > 1 && below <= SPEC_ROWS && c->f[below] > 0 ? below
                     : above <= SPEC_ROWS && c->f[above] > 0            ? above
                                                                        : 0;
+        if (k == rows)
+            return c->f[k];
         if (k)
-            return 1 + (c->f[k] - 1) * (rows - 1) / (k - 1);
+            return 1 + (first_rows(rows) - 1) * (c->f[k] - 1 + SURE) / (first_rows(k) - 1 + SURE);
     }
-    return 1 + FIRST_SLOPE * (rows - 1);
+    return first_rows(rows);
 }
 
 static double clipped(double x)
@@ -65,7 +77,7 @@ static void learn(struct spec_cost *c, int32_t rows, double off)
 {
     if (rows <= 1 || rows > SPEC_ROWS)
         return;
-    double gain = fmax(GAIN, GAIN_FIRST / (1 + 0.5 * (double)c->n[rows]));
+    double gain = fmax(GAIN, GAIN_FIRST / (1 + GAIN_FIRST * (double)c->n[rows]));
     c->f[rows] = spec_cost_rows(c, rows);
     c->n[rows]++;
     for (int32_t d = -NEAR; d <= NEAR; d++) {
@@ -115,6 +127,14 @@ void spec_cost_guess(struct spec_cost *c, int32_t runs, int64_t us)
     double off = RUN_GAIN * (fmin(took, 2 * was) - was) / (1 + n * n);
     c->guess = fmax(0, c->guess + off);
     c->more = fmax(0, c->more + off * n);
+}
+
+bool spec_may_pay(const struct spec_cost *c, int32_t n)
+{
+    bool pays = false;
+    for (int32_t k = 1; k <= n; k++)
+        pays |= 1 + k > WORTH * (spec_cost_rows(c, 1 + k) + spec_cost_runs(c, k));
+    return pays;
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */

@@ -39,6 +39,9 @@ void spec_cost_guess(struct spec_cost *c, int32_t runs, int64_t us);
 /* Of so many runs. */
 double spec_cost_runs(const struct spec_cost *c, int32_t runs);
 
+/* Whether some window of at most n guesses, each made in a run, would gain if all of them held. */
+bool spec_may_pay(const struct spec_cost *c, int32_t n);
+
 /* One answer's guesses: p[j] how likely guess j holds when those before it do. */
 struct spec_lane {
     const double *p;

@@ -107,7 +107,7 @@ static void test_cost(void **state)
         double row = (const double[]){0.02, 0.15, 0.5, 1.0}[k];
         struct spec_cost c = cost_of(row);
         for (int32_t rows = 2; rows < 9; rows++)
-            assert_float_equal(spec_cost_rows(&c, rows), 1 + row * (rows - 1), 0.05);
+            assert_float_equal(spec_cost_rows(&c, rows) / (1 + row * (rows - 1)), 1, 0.03);
         assert_float_equal(c.base_us, 10000, 500);
         assert_true(spec_cost_rows(&c, 30) > spec_cost_rows(&c, 8));
         /* All twice as slow: only the base moves. */
@@ -152,7 +152,7 @@ static void test_choose(void **state)
         bool runs_cost;
         int32_t least, most;
     } t[] = {
-        {0.05, 0, 0.95, false, 8, 8}, /* cheap and sure: all */
+        {0.05, 0, 0.95, false, 7, 8}, /* cheap and sure: all that are known to be cheap */
         {0.05, 0, 0.01, false, 0, 0}, /* never right: none */
         {0.3, 0, 0.6, false, 1, 3},   /* in between: some */
         {1.0, 0, 0.9, false, 0, 0},   /* a row costs a whole step: none */
@@ -220,6 +220,19 @@ static void test_runs(void **state)
     assert_true(spec_cost_runs(&c, 4) < 0.85 * 1.15);
 }
 
+static void test_may_pay(void **state)
+{
+    struct spec_cost c = cost_of(0.1);
+    assert_true(spec_may_pay(&c, 1));
+    c.guess = c.more = 0.5;
+    assert_true(spec_may_pay(&c, 8));
+    c.guess = c.more = 0.95; /* as dear as the step itself */
+    assert_false(spec_may_pay(&c, 8));
+    c.more = 0.1; /* but for the first */
+    assert_false(spec_may_pay(&c, 1));
+    assert_true(spec_may_pay(&c, 8));
+}
+
 /* The surer lane gets the rows, and no more than there are. */
 static void test_share(void **state)
 {
@@ -250,9 +263,11 @@ static void test_odds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ngram),  cmocka_unit_test(test_cost),  cmocka_unit_test(test_hiccup),
-        cmocka_unit_test(test_choose), cmocka_unit_test(test_share), cmocka_unit_test(test_odds),
-        cmocka_unit_test(test_noise),  cmocka_unit_test(test_spent), cmocka_unit_test(test_least),
+        cmocka_unit_test(test_ngram),  cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_hiccup), cmocka_unit_test(test_choose),
+        cmocka_unit_test(test_share),  cmocka_unit_test(test_odds),
+        cmocka_unit_test(test_noise),  cmocka_unit_test(test_may_pay),
+        cmocka_unit_test(test_spent),  cmocka_unit_test(test_least),
         cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
