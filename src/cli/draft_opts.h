@@ -40,7 +40,7 @@ extern const char *const draft_kinds[], *const draft_heads[];
          .arg = "N",                                                                               \
          .min = 1,                                                                                 \
          .max = SPEC_DRAFT_MAX,                                                                    \
-         .def_text = "15 for ngram, 12 for mtp, the block for dspark, else 8",                                 \
+         .def_text = "15 for ngram, 12 for mtp, the block for dspark, else 8",                     \
          .help = "Most tokens guessed at a time; fewer where they do not pay.",                    \
          .off = CLI_AT_INT(S, draft.n)},                                                           \
     {                                                                                              \
