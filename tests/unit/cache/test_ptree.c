@@ -4,8 +4,8 @@
  * goes is told by the tier's hook. The payload is a double that knows the tokens it stands for,
  * with and without a state at its end. Then failing memory at every allocation, and who goes first.
  *
- * QUERN_CACHE_OPS sets the number of operations (100000 in `make cache-soak`), QUERN_CACHE_SEED
- * another beginning.
+ * QUERN_CACHE_OPS sets the number of operations of a run (more in `make cache-soak`),
+ * QUERN_CACHE_SEED another beginning.
  */
 #include <stdlib.h>
 #include <string.h>
