@@ -27,8 +27,10 @@ struct attn_state {
  * portable build and the sanitizers' builds do without: there it only multiplies the code. */
 #ifdef KERN_SMALL_CODE
 #define ATTN_INLINE static
+#define ATTN_UNROLL
 #else
 #define ATTN_INLINE static inline __attribute__((always_inline))
+#define ATTN_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 ATTN_INLINE const uint8_t *kv_at(const struct kv_head *kv, int32_t t, size_t off)
@@ -52,10 +54,10 @@ ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t
                              const uint8_t *const *v, int32_t dk, enum kv_type type, int nq, int nt)
 {
     vf acc[10];
-    for (int i = 0; i < nq * nt; i++)
-        acc[i] = vf_set1(0);
+    ATTN_UNROLL for (int i = 0; i < nq * nt; i++) acc[i] = vf_set1(0);
     for (int32_t d = 0; d < dk; d += 2)
-        for (int t = 0; t < nt; t++) {
+        ATTN_UNROLL for (int t = 0; t < nt; t++)
+        {
             vf k0, k1;
             if (v)
                 fetch(v[t] + (size_t)d * (type == KV_BF16 ? 32 : 64), type == KV_BF16 ? 64 : 128);
@@ -65,20 +67,20 @@ ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t
                 k0 = vf_load((const float *)(k[t] + (size_t)d * 64));
                 k1 = vf_load((const float *)(k[t] + (size_t)d * 64 + 64));
             }
-            for (int i = 0; i < nq; i++) {
+            ATTN_UNROLL for (int i = 0; i < nq; i++)
+            {
                 const float *x = q + (size_t)i * ldq + d;
                 acc[i * nt + t] = vf_fma(vf_set1(x[0]), k0, acc[i * nt + t]);
                 acc[i * nt + t] = vf_fma(vf_set1(x[1]), k1, acc[i * nt + t]);
             }
         }
-    for (int i = 0; i < nq; i++)
-        for (int t = 0; t < nt; t++)
-            vf_store(s + (size_t)i * ATTN_BLOCK + t * 16, acc[i * nt + t]);
+    ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int t = 0; t < nt; t++)
+        vf_store(s + (size_t)i * ATTN_BLOCK + t * 16, acc[i * nt + t]);
 }
 
 /* Groups [a->g0, n_group) of the block at t0. */
-ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                           int32_t n_group, int q0, int nq, int nt)
+ATTN_INLINE void score_typed(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                             int32_t n_group, int q0, int nq, int nt, enum kv_type type)
 {
     const float *q = a->q + (size_t)q0 * (size_t)kv->dk;
     float *s = a->p + (size_t)q0 * ATTN_BLOCK;
@@ -94,14 +96,23 @@ ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv,
             v[i] = kv_at(kv, t, kv->v_off) + (size_t)(t % KV_PAGE / 16) * value_bytes;
         }
         if (n == nt && q0 == 0)
-            score_group(q, (size_t)kv->dk, s + g * 16, k, v, kv->dk, kv->type, nq, nt);
+            score_group(q, (size_t)kv->dk, s + g * 16, k, v, kv->dk, type, nq, nt);
         else if (n == nt)
-            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, kv->type, nq, nt);
+            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, type, nq, nt);
         else {
-            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, kv->type, nq, 1);
+            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, type, nq, 1);
             g += 1 - nt;
         }
     }
+}
+
+ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                           int32_t n_group, int q0, int nq, int nt)
+{
+    if (kv->type == KV_BF16)
+        score_typed(a, kv, t0, n_group, q0, nq, nt, KV_BF16);
+    else
+        score_typed(a, kv, t0, n_group, q0, nq, nt, KV_F32);
 }
 
 static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
@@ -201,25 +212,26 @@ static bool weigh_block(struct attn_state *a, const struct attn_tile *t, int i, 
 
 /* next: whether the block behind is fetched, whose keys lie in their pages as values do. */
 ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                              int32_t n_tok, int q0, int32_t d0, int nq, int nd, bool next)
+                              int32_t n_tok, int q0, int32_t d0, int nq, int nd, bool next,
+                              enum kv_type type)
 {
     vf acc[10];
-    for (int i = 0; i < nq * nd; i++)
-        acc[i] = vf_set1(0);
+    ATTN_UNROLL for (int i = 0; i < nq * nd; i++) acc[i] = vf_set1(0);
     const float *p = a->p + (size_t)q0 * ATTN_BLOCK;
-    size_t pair_bytes = (size_t)kv->dv * 2 * kv_elem_bytes(kv->type);
+    size_t pair_bytes = (size_t)kv->dv * 2 * kv_elem_bytes(type);
     for (int32_t t = a->g0 * 16; t < n_tok; t += 2) {
         const uint8_t *v =
             kv_at(kv, t0 + t, kv->v_off) + (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes;
         if (next)
             fetch(kv_at(kv, t0 + t + ATTN_BLOCK, kv->k_off) +
                       (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes +
-                      (size_t)d0 * 2 * kv_elem_bytes(kv->type),
-                  (size_t)nd * 32 * kv_elem_bytes(kv->type));
+                      (size_t)d0 * 2 * kv_elem_bytes(type),
+                  (size_t)nd * 32 * kv_elem_bytes(type));
         bool odd = t + 1 == n_tok; /* the slot behind may hold anything, NaN times 0 too */
-        for (int j = 0; j < nd; j++) {
+        ATTN_UNROLL for (int j = 0; j < nd; j++)
+        {
             vf v0, v1;
-            if (kv->type == KV_BF16) {
+            if (type == KV_BF16) {
                 vf_load_bf16x2(v + (size_t)(d0 + j * 16) * 4, &v0, &v1);
             } else {
                 v0 = vf_load((const float *)v + d0 + j * 16);
@@ -227,26 +239,35 @@ ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *
             }
             if (odd)
                 v1 = vf_set1(0);
-            for (int i = 0; i < nq; i++) {
+            ATTN_UNROLL for (int i = 0; i < nq; i++)
+            {
                 const float *w = p + (size_t)i * ATTN_BLOCK + t;
                 acc[i * nd + j] = vf_fma(vf_set1(w[0]), v0, acc[i * nd + j]);
                 acc[i * nd + j] = vf_fma(vf_set1(w[1]), v1, acc[i * nd + j]);
             }
         }
     }
-    for (int i = 0; i < nq; i++)
-        for (int j = 0; j < nd; j++)
-            vf_store(a->ob + (size_t)(q0 + i) * (size_t)kv->dv + d0 + j * 16, acc[i * nd + j]);
+    ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int j = 0; j < nd; j++)
+        vf_store(a->ob + (size_t)(q0 + i) * (size_t)kv->dv + d0 + j * 16, acc[i * nd + j]);
+}
+
+ATTN_INLINE void output_typed(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
+                              int32_t n_tok, int q0, int nq, int nd, bool next, enum kv_type type)
+{
+    int32_t d = 0;
+    for (; kv->dv - d >= 16 * nd; d += 16 * nd)
+        output_group(a, kv, t0, n_tok, q0, d, nq, nd, next, type);
+    for (; d < kv->dv; d += 16)
+        output_group(a, kv, t0, n_tok, q0, d, nq, 1, next, type);
 }
 
 ATTN_INLINE void output_dims(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
                              int32_t n_tok, int q0, int nq, int nd, bool next)
 {
-    int32_t d = 0;
-    for (; kv->dv - d >= 16 * nd; d += 16 * nd)
-        output_group(a, kv, t0, n_tok, q0, d, nq, nd, next);
-    for (; d < kv->dv; d += 16)
-        output_group(a, kv, t0, n_tok, q0, d, nq, 1, next);
+    if (kv->type == KV_BF16)
+        output_typed(a, kv, t0, n_tok, q0, nq, nd, next, KV_BF16);
+    else
+        output_typed(a, kv, t0, n_tok, q0, nq, nd, next, KV_F32);
 }
 
 ATTN_INLINE void output_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
@@ -480,3 +501,4 @@ static void tmpl_attn_merge(const struct attn_tile *t, const struct kv_head *kv,
 }
 
 #undef ATTN_INLINE
+#undef ATTN_UNROLL
