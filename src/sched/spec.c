@@ -46,9 +46,9 @@ struct spec {
     bool fixed, warned;
     struct spec_odds sure, place;
     struct spec_cost cost;
-    int32_t quiet, wait; /* steps without guesses; how many until a try */
-    int32_t streak;      /* steps with guesses on end */
-    bool trying;
+    int32_t quiet, wait;      /* steps without guesses; how many until a try */
+    int32_t streak;           /* steps with guesses on end */
+    bool trying, late;        /* late: guessing had to catch up first */
     bool planned;             /* the step has guesses */
     int32_t *window;          /* [n_lane, QN_ROLLBACK] a step's tokens */
     struct draft *drafts;     /* [n_lane] */
@@ -336,11 +336,14 @@ static bool guess(struct spec *sp, int32_t n)
     struct draft work[SPEC_ROWS];
     struct qn_err err = {0};
     int32_t n_asked = 0, longest = 0;
+    bool late = false; /* there is more to read than steps with guesses leave */
     for (int32_t k = 0; k < n && n_asked < SPEC_ROWS; k++) {
         struct draft *d = &sp->drafts[k];
         d->n = 0;
         if (d->most < 1)
             continue;
+        const struct gen *of = d->ctx;
+        late |= of->n_fed - of->spec->n_fed > QN_ROLLBACK;
         asked[n_asked] = d;
         work[n_asked] = *d;
         work[n_asked++].ctx = ((struct gen *)d->ctx)->spec->ctx;
@@ -360,7 +363,8 @@ static bool guess(struct spec *sp, int32_t n)
         g->spec->n = asked[i]->n;
         g->spec->n_fed = g->n_fed;
     }
-    if (sp->ops->costs && longest > 0)
+    sp->late = late;
+    if (sp->ops->costs && longest > 0 && !late)
         spec_cost_guess(&sp->cost, sp->ops->block ? 1 : longest, t);
     sp->spent = !sp->ops->costs ? 0 : spec_cost_runs(&sp->cost, sp->ops->block ? 1 : longest);
     return st == QN_OK;
@@ -526,7 +530,10 @@ int32_t spec_learn(struct spec *sp, struct gen *g, int32_t window, const int32_t
     spec_count(&g->usage.spec, window, held);
     if (window > 0 && sp->trying) {
         bool hope = held > 0 && (!sp->ops->costs || spec_may_pay(&sp->cost, sp->n_draft));
-        sp->wait = hope ? PROBE_FIRST / 8 : sp->wait < PROBE_MOST ? sp->wait * 2 : PROBE_MOST;
+        if (sp->late) /* what it took says nothing: once more, now that it is up to date */
+            sp->quiet = sp->wait;
+        else
+            sp->wait = hope ? PROBE_FIRST / 8 : sp->wait < PROBE_MOST ? sp->wait * 2 : PROBE_MOST;
     } else if (window > 0)
         sp->wait = PROBE_FIRST;
     return held;

@@ -119,12 +119,13 @@ void spec_cost_guess(struct spec_cost *c, int32_t runs, int64_t us)
 {
     if (c->base_us <= 0 || runs < 1)
         return;
+    double gain = fmax(RUN_GAIN, 1.0 / (1 + c->n_calls++));
     double took = (double)us / c->base_us, was = spec_cost_runs(c, runs), n = runs - 1;
     if (was <= 0) {
         c->guess = c->more = took / runs;
         return;
     }
-    double off = RUN_GAIN * (fmin(took, 2 * was) - was) / (1 + n * n);
+    double off = gain * (fmin(took, 2 * was) - was) / (1 + n * n);
     c->guess = fmax(0, c->guess + off);
     c->more = fmax(0, c->more + off * n);
 }

@@ -29,6 +29,7 @@ struct spec_cost {
     double base_us;          /* 0 = not known */
     /* Times of a call's first run of guessing and of each further one, in steps of one row. */
     double guess, more;
+    int32_t n_calls; /* that those are learned from */
     double last_us;
     int32_t last_rows; /* 0 = none to compare with */
 };
