@@ -126,6 +126,28 @@ def test_isolated_with_guesses(serve, model, tmp_path, kind):  # noqa: F811
         assert s.stop()[0] == 0
 
 
+@pytest.mark.parametrize("kind", ["dspark", "assistant"])
+def test_bench_rows(quern, model, tmp_path, kind):
+    """Of what was made for the model, adaptive and of every length, and of nothing else; answers
+    are those without, or the verb fails."""
+    target, args = options(kind, model, tmp_path)
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps(t) + "\n" for t in (
+        {"task": "again", "prompt": "abcabcabcabc"},
+        {"task": "dice", "prompt": "abcabcabcabc", "temperature": 1})))
+    out = quern("bench", "--speculation", "--model", target, *args, "--threads", 1, "--repeat", 1,
+                "--tasks", tasks, ok=True).stdout
+    rows = [r.split()[:3] for r in out.splitlines() if r.startswith(("again", "dice"))]
+    for task in ("again", "dice"):
+        assert [r[2] for r in rows if r[:2] == [task, kind]] == ["auto", "2", "4", "8"], out
+        assert {r[1] for r in rows if r[0] == task} == {"off", kind}
+
+
+def test_bench_needs_a_kind(quern, model):
+    r = quern("bench", "--speculation", "--model", model, "--draft-kind", "mtp", ok=False)
+    assert r.returncode != 0 and "nothing to measure" in r.stderr
+
+
 def test_refusals(quern, model, tmp_path):
     """In words of options and files; also from the child's side."""
     other = dict(DSPARK, vocab_size=256)
