@@ -10,6 +10,7 @@ has the messages then. "third" begins every third answer late.
 """
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -17,7 +18,7 @@ import time
 
 TTFT_S, GAP_S, PREFIX = 0.030, 0.008, 5
 LOCK = threading.Lock()
-STATE = {"answers": 0, "prompts": []}
+STATE = {"answers": 0, "prompts": [], "open": 0}
 
 
 def chunk(data):
@@ -137,6 +138,7 @@ def serve(conn, behaviour, log):
             data += conn.recv(65536)
         with LOCK:
             STATE["answers"] += 1
+            STATE["open"] += 1
             first, third = STATE["answers"] == 1, STATE["answers"] % 3 == 0
         once = behaviour.endswith("-once")
         fault = behaviour.removesuffix("-once") if first or not once else "good"
@@ -149,6 +151,17 @@ def serve(conn, behaviour, log):
             pass
         with LOCK, open(log, "a", encoding="utf-8") as f:
             f.write(json.dumps(answer.sent) + "\n")
+        with LOCK:
+            STATE["open"] -= 1
+
+
+def end(*_):
+    """The last answer may have been read already and its line not be written yet."""
+    for _ in range(100):
+        if STATE["open"] == 0:
+            break
+        time.sleep(0.01)
+    os._exit(0)
 
 
 def main():
@@ -156,6 +169,7 @@ def main():
     if behaviour == "die-once":  # only in the first life: the log tells
         behaviour = "good" if os.path.exists(log + ".died") else "die"
         open(log + ".died", "w").close()
+    signal.signal(signal.SIGTERM, end)
     with socket.create_server(("127.0.0.1", port), backlog=64) as s:
         while True:
             conn, _ = s.accept()

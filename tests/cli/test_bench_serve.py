@@ -62,7 +62,8 @@ def check(doc, log, phase):
     for r in ours:
         at = [r["start_ns"] + 1e6 * t for t in r["result"]["output_event_ms"]]
         s = next(t for t in theirs if 0 <= t["output_ns"][0] - r["start_ns"] and
-                 t["received_ns"] - r["start_ns"] < 25e6 and len(t["output_ns"]) == len(at))
+                 t["received_ns"] - r["start_ns"] < 1e6 * r["result"]["wall_ms"] and
+                 len(t["output_ns"]) == len(at))
         # Nothing is seen before it was sent (the record is rounded to a microsecond).
         assert all(a >= b - 1000 for a, b in zip(at, s["output_ns"]))
         late.append((at[0] - s["output_ns"][0]) / 1e6)
