@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define READ_STEP ((size_t)64 * 1024)
@@ -97,6 +98,32 @@ static enum qn_status map_fd(int fd, const char *path, struct file_map *out, str
         return err_errno(err, "file", "%s: cannot map %lld bytes", path, (long long)st.st_size);
     *out = (struct file_map){p, (size_t)st.st_size};
     return QN_OK;
+}
+
+enum file_end file_read_at(int fd, struct iovec *v, int n_v, off_t off, const char *fault)
+{
+    while (n_v) {
+        ssize_t got = -1;
+        if (fault_point(fault))
+            errno = EIO;
+        else
+            got = preadv(fd, v, n_v, off);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? FILE_FAILS : FILE_ENDS;
+        off += got;
+        while (n_v && (size_t)got >= v->iov_len) {
+            got -= (ssize_t)v->iov_len;
+            v++;
+            n_v--;
+        }
+        if (n_v) {
+            v->iov_base = (char *)v->iov_base + got;
+            v->iov_len -= (size_t)got;
+        }
+    }
+    return FILE_DONE;
 }
 
 enum qn_status file_map_open(const char *path, struct file_map *out, struct qn_err *err)

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/le.h"
 #include "store/convfile_int.h"
@@ -62,30 +61,14 @@ static enum qn_status cut_off(const struct conv *c, struct qn_err *err)
 static enum qn_status read_at(const struct conv *c, struct iovec *v, int n_v, uint64_t off,
                               struct qn_err *err)
 {
-    while (n_v) {
-        ssize_t got = -1;
-        if (fault_point("conv.read"))
-            errno = EIO;
-        else
-            got = preadv(c->fd, v, n_v, (off_t)off);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_errno(err, CONV_WHERE, "%s: cannot be read", c->label);
-        if (got == 0)
-            return cut_off(c, err);
-        off += (uint64_t)got;
-        while (n_v && (size_t)got >= v->iov_len) {
-            got -= (ssize_t)v->iov_len;
-            v++;
-            n_v--;
-        }
-        if (n_v) {
-            v->iov_base = (char *)v->iov_base + got;
-            v->iov_len -= (size_t)got;
-        }
+    switch (file_read_at(c->fd, v, n_v, (off_t)off, "conv.read")) {
+    case FILE_FAILS:
+        return err_errno(err, CONV_WHERE, "%s: cannot be read", c->label);
+    case FILE_ENDS:
+        return cut_off(c, err);
+    default:
+        return QN_OK;
     }
-    return QN_OK;
 }
 
 static enum qn_status read_bytes(const struct conv *c, void *p, size_t n, uint64_t off,

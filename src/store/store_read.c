@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/fault.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "store/store_int.h"
 
@@ -20,30 +20,14 @@ enum { FIRST_READ = 16384, IOV_BATCH = 256, SCRATCH = 1 << 20 };
 static enum qn_status read_at(int fd, const char *path, struct iovec *v, int n_v, off_t off,
                               struct qn_err *err)
 {
-    while (n_v) {
-        ssize_t got = -1;
-        if (fault_point("store.read"))
-            errno = EIO;
-        else
-            got = preadv(fd, v, n_v, off);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_errno(err, "store", "%s: cannot read", path);
-        if (got == 0)
-            QN_FAIL(err, QN_BAD_INPUT, "store", "%s: is cut off", path);
-        off += got;
-        while (n_v && (size_t)got >= v->iov_len) {
-            got -= (ssize_t)v->iov_len;
-            v++;
-            n_v--;
-        }
-        if (n_v) {
-            v->iov_base = (char *)v->iov_base + got;
-            v->iov_len -= (size_t)got;
-        }
+    switch (file_read_at(fd, v, n_v, off, "store.read")) {
+    case FILE_FAILS:
+        return err_errno(err, "store", "%s: cannot read", path);
+    case FILE_ENDS:
+        QN_FAIL(err, QN_BAD_INPUT, "store", "%s: is cut off", path);
+    default:
+        return QN_OK;
     }
-    return QN_OK;
 }
 
 static enum qn_status fill(int fd, const char *path, struct buf *out, size_t n, struct qn_err *err)
