@@ -13,8 +13,8 @@ enum qn_status file_read(const char *path, size_t max, struct buf *out, struct q
 
 struct iovec;
 enum file_end { FILE_DONE, FILE_ENDS, FILE_FAILS };
-/* Fills v, which it changes, from offset off on, in as many calls as that takes. FILE_ENDS: the file
- * is shorter; FILE_FAILS: errno. fault: the point at which a test may let each call fail. */
+/* Fills v, which it changes, from offset off on, in as many calls as that takes. FILE_ENDS: the
+ * file is shorter; FILE_FAILS: errno. fault: the point at which a test may let each call fail. */
 enum file_end file_read_at(int fd, struct iovec *v, int n_v, off_t off, const char *fault);
 
 /* A read-only private map of a whole regular file. An empty file maps to {NULL,0}. */
