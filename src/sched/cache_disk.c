@@ -83,6 +83,8 @@ void sched_disk_tick(struct sched *s)
         s->tick_us = now + (ms * 1000 > TICK_US ? ms * 1000 : TICK_US);
         s->tick_wanted = ms > 0;
         sched_reuse_stats(s);
+    } else {
+        s->tick_wanted = true; /* something has happened since, and may have left work */
     }
     if (flush(s))
         look_at(s, now + LOAD_US);

@@ -682,17 +682,66 @@ static void test_crowd(void **state)
     rig_down(&r);
 }
 
+/* ---- the cache's tick ----------------------------------------------------------------------- */
+
+static _Atomic int64_t tick_us; /* the last one */
+
+static int32_t note_tick(void *self, bool busy)
+{
+    tick_us = clock_us();
+    return 0;
+}
+
+static void no_stats(void *self, struct qn_cache_stats *out)
+{
+    *out = (struct qn_cache_stats){0};
+}
+
+/* What a request leaves for the disk is looked at, though nothing happens behind it and the tick
+ * before it, a moment ago, had nothing to wait for. */
+static void test_tick_behind_work(void **state)
+{
+    struct rig r;
+    struct answer a;
+    struct qn_err err;
+    rig_up(&r, (struct scripted_params){0}, (struct sched_params){0});
+    sched_free(r.s);
+    struct lm_ops ops = *r.lm.ops;
+    ops.cache_tick = note_tick;
+    ops.cache_stats = no_stats;
+    r.lm.ops = &ops;
+    assert_int_equal(sched_create(&r.lm, r.tok, &(struct sched_params){0}, &r.s, &err), QN_OK);
+    for (int k = 0; k < 3; k++) {
+        run(&r, "[[say:abc]]", greedy(4), &a);
+        buf_free(&a.text);
+        int64_t end = clock_us();
+        for (int i = 0; i < 5000 && tick_us < end; i++)
+            usleep(1000);
+        assert_true(tick_us >= end);
+    }
+    rig_down(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ends),           cmocka_unit_test(test_context_full),
-        cmocka_unit_test(test_bad_params),     cmocka_unit_test(test_text),
-        cmocka_unit_test(test_logprobs),       cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_batch_fault),    cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_queue),          cmocka_unit_test(test_slow_reader),
-        cmocka_unit_test(test_silent_readers), cmocka_unit_test(test_silent_reader_makes_way_later),
-        cmocka_unit_test(test_cancel_prefill), cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_seeds),          cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_context_full),
+        cmocka_unit_test(test_tick_behind_work),
+        cmocka_unit_test(test_bad_params),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_batch_fault),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_silent_readers),
+        cmocka_unit_test(test_silent_reader_makes_way_later),
+        cmocka_unit_test(test_cancel_prefill),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_crowd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
