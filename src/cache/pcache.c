@@ -171,20 +171,21 @@ void qn_cache_trim(struct qn_cache *c, int64_t bytes)
 /* ---- the disk ---------------------------------------------------------------------------------
  */
 
-/* The fingerprint, once; dir: where sums of weights are remembered. */
-static enum qn_status know_model(struct qn_cache *c, const char *dir, struct qn_err *err)
+/* The fingerprint, once; memo: the file where sums of weights are remembered. */
+static enum qn_status know_model(struct qn_cache *c, const char *memo, struct qn_err *err)
 {
-    struct buf memo = BUF_INIT;
     if (!record_name_none(&c->model))
         return QN_OK;
-    path_join(&memo, dir, "weights");
-    enum qn_status st = buf_ok(&memo, "a path", err);
-    if (st == QN_OK)
-        st = model_fingerprint(c->e, buf_z(&memo), c->model.b, err);
+    enum qn_status st = model_fingerprint(c->e, memo, c->model.b, err);
     if (st != QN_OK)
         c->model = (struct record_name){{0}};
-    buf_free(&memo);
     return st;
+}
+
+static enum qn_status memo_path(const char *dir, struct buf *out, struct qn_err *err)
+{
+    path_join(out, dir, "weights");
+    return buf_ok(out, "a path", err);
 }
 
 /* A line for people. */
@@ -196,21 +197,20 @@ static void about_model(const struct qn_cache *c, struct buf *out)
 }
 
 /* The trees that go to disk, with a line about each. */
-static enum qn_status describe(const struct qn_cache *c, const char *memo, struct tier_params *tp,
+static enum qn_status describe(struct qn_cache *c, const char *memo, struct tier_params *tp,
                                struct buf about[TIER_SIDES], struct qn_err *err)
 {
     const struct qn_model_info *info = qn_engine_info(c->e);
     struct tier_tree *t = tp->trees;
-    t[TIER_MODEL] = (struct tier_tree){.ex = c->ex, .tree = c->tree};
+    QN_TRY(know_model(c, memo, err));
+    t[TIER_MODEL] = (struct tier_tree){.ex = c->ex, .tree = c->tree, .model = c->model};
     about_model(c, &about[TIER_MODEL]);
     buf_addc(&about[TIER_MODEL], '\n');
-    QN_TRY(model_fingerprint(c->e, memo, t[TIER_MODEL].model.b, err));
     if (c->heads) {
         t[TIER_HEAD] = heads_tree(c->heads);
         buf_addf(&about[TIER_HEAD], "draft head of %s (%lld bytes a token)\n", info->name,
                  (long long)kv_full_token_bytes(t[TIER_HEAD].ex));
-        QN_TRY(
-            model_head_fingerprint(c->e, t[TIER_MODEL].model.b, memo, t[TIER_HEAD].model.b, err));
+        QN_TRY(model_head_fingerprint(c->e, c->model.b, memo, t[TIER_HEAD].model.b, err));
     }
     tp->n_tree = c->heads ? 2 : 1;
     for (int32_t i = 0; i < tp->n_tree; i++) {
@@ -230,14 +230,11 @@ enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_param
     struct tier_params tp = {.dir = p->dir, .max_bytes = p->bytes, .idle_us = p->idle_ms * 1000};
     struct buf memo = BUF_INIT, about[TIER_SIDES] = {BUF_INIT, BUF_INIT};
     QN_TRY(dir_make(p->dir, err));
-    path_join(&memo, p->dir, "weights");
-    enum qn_status st = buf_ok(&memo, "a path", err);
+    enum qn_status st = memo_path(p->dir, &memo, err);
     if (st == QN_OK)
         st = describe(c, buf_z(&memo), &tp, about, err);
     if (st == QN_OK)
         st = tier_open(&tp, &c->disk, err);
-    if (st == QN_OK)
-        c->model = tp.trees[TIER_MODEL].model;
     buf_free(&memo);
     for (int i = 0; i < TIER_SIDES; i++)
         buf_free(&about[i]);
@@ -285,15 +282,19 @@ enum qn_status pcache_files_open(struct qn_cache *c, const char *dir, struct qn_
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
                 "files of conversations need a prompt cache of more than 0 bytes, once");
     struct saved_params sp = {.ex = c->ex, .tree = c->tree, .dir = dir};
-    struct buf about = BUF_INIT;
+    struct buf memo = BUF_INIT, about = BUF_INIT;
     sp.n_ctx = qn_engine_info(c->e)->n_ctx;
     sp.limit = c->bytes_max - (int64_t)((double)c->bytes_max * c->heads_share);
     QN_TRY(conv_folder(dir, err));
-    QN_TRY(know_model(c, dir, err));
+    enum qn_status st = memo_path(dir, &memo, err);
+    if (st == QN_OK)
+        st = know_model(c, buf_z(&memo), err);
     about_model(c, &about);
     sp.about = buf_str(&about);
     sp.model = c->model;
-    enum qn_status st = buf_ok(&about, "a line", err);
+    if (st == QN_OK)
+        st = buf_ok(&about, "a line", err);
+    buf_free(&memo);
     if (st == QN_OK)
         st = saved_open(&sp, &c->files, err);
     buf_free(&about);

@@ -87,7 +87,6 @@ static enum qn_status start_thread(struct saved *s, struct qn_err *err)
 
 enum qn_status saved_open(const struct saved_params *p, struct saved **out, struct qn_err *err)
 {
-    QN_TRY(conv_folder(p->dir, err));
     struct saved *s = fault_point("cache.alloc") ? NULL : calloc(1, sizeof *s);
     if (!s)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "out of memory");

@@ -18,15 +18,14 @@ struct saved;
 
 struct saved_params {
     struct exec *ex;
-    struct ptree *tree; /* its parts are kv_prefixes of ex */
-    int64_t limit;      /* the tree's */
-    int32_t n_ctx;      /* of a sequence, in tokens */
-    const char *dir;
+    struct ptree *tree;       /* its parts are kv_prefixes of ex */
+    int64_t limit;            /* the tree's */
+    int32_t n_ctx;            /* of a sequence, in tokens */
+    const char *dir;          /* conv_folder's */
     struct record_name model; /* everything that must agree for a file to be of use */
     struct str about;
 };
 
-/* Makes the folder when it is not there. */
 enum qn_status saved_open(const struct saved_params *p, struct saved **out, struct qn_err *err);
 /* Ends what is under way. Before the tree and the exec go. NULL is fine. */
 void saved_close(struct saved *s);
