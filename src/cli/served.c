@@ -55,63 +55,61 @@ static bool is_up(void *arg)
     return lm_remote_up(arg);
 }
 
+/* A child's command line. Flags and texts belong to others; of numbers the text is here. */
+struct child_args {
+    const char *v[40]; /* the last stays NULL */
+    char numbers[10][24];
+    int n, n_number;
+};
+
+/* Both or, without a value, neither. */
+static void arg_text(struct child_args *a, const char *flag, const char *value)
+{
+    QN_ASSERT(a->n + 3 <= (int)(sizeof a->v / sizeof *a->v));
+    if (!value)
+        return;
+    a->v[a->n++] = flag;
+    a->v[a->n++] = value;
+}
+
+static void arg_number(struct child_args *a, const char *flag, int64_t value)
+{
+    QN_ASSERT(a->n_number < (int)(sizeof a->numbers / sizeof *a->numbers));
+    char *text = a->numbers[a->n_number++];
+    snprintf(text, sizeof *a->numbers, "%lld", (long long)value);
+    arg_text(a, flag, text);
+}
+
+static void child_args(const struct served_params *p, struct child_args *a)
+{
+    *a = (struct child_args){.v = {"/proc/self/exe", "engine-process"}, .n = 2};
+    arg_text(a, "--model", p->dir);
+    if (p->threads)
+        arg_number(a, "--threads", p->threads);
+    if (p->ctx)
+        arg_number(a, "--ctx", p->ctx);
+    arg_number(a, "--prompt-cache", p->cache_bytes);
+    arg_text(a, "--kv-quant", p->kv_quant);
+    if (p->mtp != QN_MTP_OFF)
+        arg_number(a, "--mtp", p->mtp);
+    if (p->draft_kind != QN_DRAFT_NONE)
+        arg_number(a, "--draft-kind", p->draft_kind);
+    arg_text(a, "--draft-model", p->draft_model);
+    if (p->disk_dir) {
+        arg_text(a, "--ssd-cache", p->disk_dir);
+        arg_number(a, "--ssd-cache-max", p->disk_bytes);
+        arg_number(a, "--ssd-cache-idle", p->disk_idle_s);
+    }
+    arg_text(a, "--conversations", p->files_dir);
+}
+
 static enum qn_status open_child(const struct served_params *p, struct served_engine *s,
                                  struct qn_err *err)
 {
-    char threads[24], ctx[24], cache[24], disk_max[24], disk_idle[24],
-        dir_flag[] = "--model", threads_flag[] = "--threads", ctx_flag[] = "--ctx",
-        cache_flag[] = "--prompt-cache", kv_flag[] = "--kv-quant", disk_flag[] = "--ssd-cache",
-        max_flag[] = "--ssd-cache-max", idle_flag[] = "--ssd-cache-idle", verb[] = "engine-process",
-        self[] = "/proc/self/exe";
-    static char mtp_flag[] = "--mtp", modes[][2] = {"0", "1", "2", "3"},
-                kind_flag[] = "--draft-kind", draft_flag[] = "--draft-model",
-                files_flag[] = "--conversations";
-    char *argv[29] = {self, verb, dir_flag, (char *)p->dir};
-    int n = 4;
-    snprintf(threads, sizeof threads, "%lld", (long long)p->threads);
-    snprintf(ctx, sizeof ctx, "%lld", (long long)p->ctx);
-    if (p->threads) {
-        argv[n++] = threads_flag;
-        argv[n++] = threads;
-    }
-    if (p->ctx) {
-        argv[n++] = ctx_flag;
-        argv[n++] = ctx;
-    }
-    snprintf(cache, sizeof cache, "%lld", (long long)p->cache_bytes);
-    argv[n++] = cache_flag;
-    argv[n++] = cache;
-    if (p->kv_quant) {
-        argv[n++] = kv_flag;
-        argv[n++] = (char *)p->kv_quant;
-    }
-    if (p->mtp != QN_MTP_OFF) {
-        argv[n++] = mtp_flag;
-        argv[n++] = modes[p->mtp];
-    }
-    if (p->draft_kind != QN_DRAFT_NONE) {
-        argv[n++] = kind_flag;
-        argv[n++] = modes[p->draft_kind];
-    }
-    if (p->draft_model) {
-        argv[n++] = draft_flag;
-        argv[n++] = (char *)p->draft_model;
-    }
-    snprintf(disk_max, sizeof disk_max, "%lld", (long long)p->disk_bytes);
-    snprintf(disk_idle, sizeof disk_idle, "%lld", (long long)p->disk_idle_s);
-    if (p->disk_dir) {
-        argv[n++] = disk_flag;
-        argv[n++] = (char *)(uintptr_t)p->disk_dir;
-        argv[n++] = max_flag;
-        argv[n++] = disk_max;
-        argv[n++] = idle_flag;
-        argv[n++] = disk_idle;
-    }
-    if (p->files_dir) {
-        argv[n++] = files_flag;
-        argv[n++] = (char *)(uintptr_t)p->files_dir;
-    }
-    QN_TRY(lm_remote_open(argv, &s->remote, err)); /* first: it has more to say about a folder */
+    struct child_args args;
+    child_args(p, &args);
+    QN_TRY(lm_remote_open((char *const *)(uintptr_t)args.v, &s->remote,
+                          err)); /* first: it has more to say about a folder */
     QN_TRY(open_text(p->dir, s, err));
     s->info = lm_remote_info(s->remote);
     s->lm = lm_remote_lm(s->remote);

@@ -82,6 +82,15 @@ static struct record_id id_of(const struct writer *w, int32_t i)
     return id;
 }
 
+static uint64_t record_bytes(const struct writer *w, int32_t i)
+{
+    const struct conv_piece *p = &w->t->pieces[i];
+    uint64_t n = record_payload_off(&p->id, (uint32_t)p->n_part);
+    for (int32_t k = 0; k < p->n_part; k++)
+        n += p->parts[k].iov_len;
+    return n;
+}
+
 /* Names and places are known before anything is written. */
 static enum qn_status plan(struct writer *w, struct qn_err *err)
 {
@@ -95,26 +104,14 @@ static enum qn_status plan(struct writer *w, struct qn_err *err)
     size_t about = t->about.n < CONV_ABOUT_MAX ? t->about.n : CONV_ABOUT_MAX;
     uint64_t at = conv_align(conv_head_bytes(n, about));
     for (int32_t i = 0; i < t->n_piece; i++) {
-        const struct conv_piece *p = &t->pieces[i];
         struct record_id id = id_of(w, i);
         if (!record_name_of(&id, &w->names[i]))
             QN_FAIL(err, QN_NO_MEMORY, CONV_WHERE, "no memory for a record's name");
         w->offs[i] = conv_align(at);
-        at = w->offs[i] + record_payload_off(&id, (uint32_t)p->n_part);
-        for (int32_t k = 0; k < p->n_part; k++)
-            at += p->parts[k].iov_len;
+        at = w->offs[i] + record_bytes(w, i);
     }
     w->offs[n] = at;
     return QN_OK;
-}
-
-static uint64_t record_bytes(const struct writer *w, int32_t i)
-{
-    const struct conv_piece *p = &w->t->pieces[i];
-    uint64_t n = record_payload_off(&p->id, (uint32_t)p->n_part);
-    for (int32_t k = 0; k < p->n_part; k++)
-        n += p->parts[k].iov_len;
-    return n;
 }
 
 static enum qn_status write_one(struct writer *w, int32_t i, struct qn_err *err)
