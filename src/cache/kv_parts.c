@@ -67,6 +67,16 @@ static bool part_in_use(void *self, const void *p)
     return kv_prefix_in_use(self, p);
 }
 
+enum qn_status kv_parts_import(struct exec *ex, struct ptree *tree, const struct kv_shape *s,
+                               struct kv_prefix **out, struct qn_err *err)
+{
+    int64_t need = kv_shape_bytes(ex, s), idle = kv_bytes_idle(ex);
+    if (kv_import_create(ex, s, out, err) == QN_OK)
+        return QN_OK;
+    ptree_trim(tree, idle > need ? idle - need : 0);
+    return kv_import_create(ex, s, out, err);
+}
+
 const struct ptree_ops kv_parts_ops = {
     .make = part_make,
     .part = part_cut,

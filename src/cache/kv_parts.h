@@ -20,4 +20,8 @@ static inline struct kv_chain kv_parts_chain(const void *const *parts, int32_t n
     return (struct kv_chain){(const struct kv_prefix *const *)parts, n_part};
 }
 
+/* Fresh memory of a shape, unmarked; where the budget has none left the tree gives way. */
+enum qn_status kv_parts_import(struct exec *ex, struct ptree *tree, const struct kv_shape *s,
+                               struct kv_prefix **out, struct qn_err *err);
+
 #endif

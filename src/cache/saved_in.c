@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "cache/kv_parts.h"
 #include "cache/saved_int.h"
 
 #define WHERE "conversation"
@@ -91,13 +92,14 @@ static enum qn_status read_shape(const struct saved *s, int32_t i, struct qn_err
     struct restoring *in = s->in;
     const struct record *r = conv_record(in->file, i);
     struct kv_shape *sh = &in->shapes[i];
-    char ns[SHAPES_NS_MAX + 1];
-    if (!shapes_note_read(s->ex, r->id.note, sh, ns) || sh->from != r->id.from ||
-        sh->end != r->id.from + r->id.n_token || (uint32_t)kv_shape_parts(s->ex, sh) != r->n_part ||
-        (i && strcmp(ns, in->ns) != 0))
+    struct shapes_note note;
+    bool ok = shapes_note_read(s->ex, r->id.note, false, &note);
+    *sh = note.shape;
+    if (!ok || sh->from != r->id.from || sh->end != r->id.from + r->id.n_token ||
+        (uint32_t)kv_shape_parts(s->ex, sh) != r->n_part || (i && strcmp(note.ns, in->ns) != 0))
         return misfit(s, i, err);
     if (!i)
-        memcpy(in->ns, ns, sizeof ns);
+        memcpy(in->ns, note.ns, sizeof note.ns);
     in->need += kv_shape_bytes(s->ex, sh);
     record_tokens(r, in->ids + r->id.from);
     return QN_OK;
@@ -177,12 +179,7 @@ static void make_room(struct saved *s)
 static enum qn_status take_one(struct saved *s, int32_t i, struct qn_err *err)
 {
     struct restoring *in = s->in;
-    int64_t need = kv_shape_bytes(s->ex, &in->shapes[i]), idle = kv_bytes_idle(s->ex);
-    enum qn_status st = kv_import_create(s->ex, &in->shapes[i], &in->imports[i], err);
-    if (st != QN_OK) {
-        ptree_trim(s->tree, idle > need ? idle - need : 0);
-        QN_TRY(kv_import_create(s->ex, &in->shapes[i], &in->imports[i], err));
-    }
+    QN_TRY(kv_parts_import(s->ex, s->tree, &in->shapes[i], &in->imports[i], err));
     in->parts[i] = calloc((size_t)kv_shape_parts(s->ex, &in->shapes[i]) + 1, sizeof **in->parts);
     if (!in->parts[i])
         return no_memory(err);

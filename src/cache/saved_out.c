@@ -177,8 +177,7 @@ static enum qn_status compose(struct saved *s, int32_t i, struct qn_err *err)
         return no_memory(err);
     piece->n_part = shapes_choose(s->ex, &c->all, &o->shapes[i], pages, c->parts);
     piece->parts = c->parts;
-    piece->id.note =
-        (struct str){(const char *)c->note, shapes_note(c->note, &o->shapes[i], o->ns)};
+    piece->id.note = shapes_note(c->note, &o->shapes[i], NULL, o->ns);
     return QN_OK;
 }
 

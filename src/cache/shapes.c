@@ -3,24 +3,30 @@
 
 #include <string.h>
 
-size_t shapes_note(uint8_t out[SHAPES_NOTE_MAX], const struct kv_shape *s, const char *ns)
+struct str shapes_note(uint8_t out[SHAPES_NOTE_MAX], const struct kv_shape *s, const bool *tail,
+                       const char *ns)
 {
-    size_t n = ns ? strlen(ns) : 0;
+    size_t n = ns ? strlen(ns) : 0, head = KV_SHAPE_BYTES;
     QN_ASSERT(n <= SHAPES_NS_MAX);
     kv_shape_write(s, out);
+    if (tail)
+        out[head++] = *tail;
     if (n)
-        memcpy(out + KV_SHAPE_BYTES, ns, n);
-    return KV_SHAPE_BYTES + n;
+        memcpy(out + head, ns, n);
+    return (struct str){(char *)out, head + n};
 }
 
-bool shapes_note_read(const struct exec *ex, struct str note, struct kv_shape *s, char *ns)
+bool shapes_note_read(const struct exec *ex, struct str note, bool tails, struct shapes_note *out)
 {
-    if (note.n < KV_SHAPE_BYTES || note.n > SHAPES_NOTE_MAX)
+    const uint8_t *p = (const uint8_t *)note.p;
+    const size_t head = KV_SHAPE_BYTES + (size_t)tails;
+    *out = (struct shapes_note){0};
+    if (note.n < head || note.n > head + SHAPES_NS_MAX || (tails && p[KV_SHAPE_BYTES] > 1))
         return false;
-    size_t n = note.n - KV_SHAPE_BYTES;
-    memcpy(ns, note.p + KV_SHAPE_BYTES, n);
-    ns[n] = 0;
-    return strlen(ns) == n && kv_shape_read(ex, (const uint8_t *)note.p, KV_SHAPE_BYTES, s);
+    size_t n = note.n - head;
+    memcpy(out->ns, p + head, n);
+    out->tail = tails && p[KV_SHAPE_BYTES];
+    return strlen(out->ns) == n && kv_shape_read(ex, p, KV_SHAPE_BYTES, &out->shape);
 }
 
 void shapes_leave_out(const struct exec *ex, const struct kv_shape *before, int32_t n,

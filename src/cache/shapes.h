@@ -7,12 +7,19 @@
 
 #include "exec/kv.h"
 
-enum { SHAPES_NS_MAX = 64, SHAPES_NOTE_MAX = KV_SHAPE_BYTES + SHAPES_NS_MAX };
+enum { SHAPES_NS_MAX = 64, SHAPES_NOTE_MAX = KV_SHAPE_BYTES + 1 + SHAPES_NS_MAX };
 
-/* A record's note: its shape, then the namespace (at most SHAPES_NS_MAX bytes). Its length. */
-size_t shapes_note(uint8_t out[SHAPES_NOTE_MAX], const struct kv_shape *s, const char *ns);
-/* Back; false when no prefix of this exec can be so. ns has room for SHAPES_NS_MAX + 1. */
-bool shapes_note_read(const struct exec *ex, struct str note, struct kv_shape *s, char *ns);
+struct shapes_note {
+    struct kv_shape shape;
+    bool tail; /* the record has one */
+    char ns[SHAPES_NS_MAX + 1];
+};
+/* A record's note, in `out`: its shape, whether it has a tail (NULL: records of this kind have
+ * none, and no byte for it), then the namespace (at most SHAPES_NS_MAX bytes; NULL = ""). */
+struct str shapes_note(uint8_t out[SHAPES_NOTE_MAX], const struct kv_shape *s, const bool *tail,
+                       const char *ns);
+/* Back; tails: there is a byte for it. False when no prefix of this exec can be so. */
+bool shapes_note_read(const struct exec *ex, struct str note, bool tails, struct shapes_note *out);
 
 /* Takes those pages of windows out of s that the n shapes before it, from token 0 on, have. */
 void shapes_leave_out(const struct exec *ex, const struct kv_shape *before, int32_t n,

@@ -35,46 +35,6 @@ struct put {
     struct dnode *node;
 };
 
-/* ---- the note in a record: its shape, whether it has a tail, the namespace ------------------- */
-
-enum { NOTE_MAX = KV_SHAPE_BYTES + 1 + DTREE_NS_MAX };
-
-struct note {
-    struct kv_shape shape;
-    bool tail;
-    char ns[DTREE_NS_MAX + 1];
-};
-
-/* Of sides whose parts have no tails there is no byte for them. */
-static size_t note_head(const struct side *sd)
-{
-    return KV_SHAPE_BYTES + (sd->is.parts != NULL);
-}
-
-static struct str note_write(const struct side *sd, const struct kv_shape *s, bool tail,
-                             const char *ns, uint8_t p[NOTE_MAX])
-{
-    size_t n = strlen(ns), head = note_head(sd);
-    kv_shape_write(s, p);
-    if (sd->is.parts)
-        p[KV_SHAPE_BYTES] = tail;
-    memcpy(p + head, ns, n);
-    return (struct str){(char *)p, head + n};
-}
-
-static bool note_read(const struct side *sd, struct str note, struct note *out)
-{
-    const uint8_t *p = (const uint8_t *)note.p;
-    size_t head = note_head(sd);
-    *out = (struct note){0};
-    if (note.n < head || note.n > head + DTREE_NS_MAX || (sd->is.parts && p[KV_SHAPE_BYTES] > 1))
-        return false;
-    size_t n = note.n - head;
-    memcpy(out->ns, p + head, n);
-    out->tail = sd->is.parts && p[KV_SHAPE_BYTES];
-    return strlen(out->ns) == n && kv_shape_read(sd->is.ex, p, KV_SHAPE_BYTES, &out->shape);
-}
-
 /* ---- what the folder held at the start ------------------------------------------------------ */
 
 /* Records by name while they are linked. */
@@ -122,15 +82,16 @@ static void seen(void *arg, const struct record *r)
 {
     struct opening *o = arg;
     struct side *sd = o->sd;
-    struct note note;
+    struct shapes_note note;
     const struct kv_shape *s = &note.shape;
     struct dnode *parent = NULL, *n = NULL;
     bool root = record_name_none(&r->id.parent);
     if (!root && o->names.cap)
         parent = *name_slot(&o->names, &r->id.parent);
     int32_t *ids = malloc(((size_t)r->id.n_token + 1) * sizeof *ids);
-    if (ids && (root || parent) && note_read(sd, r->id.note, &note) && s->from == r->id.from &&
-        s->end == r->id.from + r->id.n_token && s->end > s->from &&
+    if (ids && (root || parent) &&
+        shapes_note_read(sd->is.ex, r->id.note, sd->is.parts != NULL, &note) &&
+        s->from == r->id.from && s->end == r->id.from + r->id.n_token && s->end > s->from &&
         (uint32_t)(kv_shape_parts(sd->is.ex, s) + note.tail) == r->n_part) {
         record_tokens(r, ids);
         n = dtree_add(&sd->disk, note.ns, parent, s, ids);
@@ -261,7 +222,8 @@ static enum store_answer hand_over(struct side *sd, const struct job *j,
                                    const struct kv_shape *shape, struct put *p)
 {
     struct kv_shape all;
-    uint8_t note[NOTE_MAX];
+    uint8_t note[SHAPES_NOTE_MAX];
+    bool tail = p->tail != NULL;
     int32_t n;
     const struct iovec *from = kv_export_parts(p->pages, &n);
     struct iovec *parts = calloc((size_t)n + 2, sizeof *parts);
@@ -273,7 +235,7 @@ static enum store_answer hand_over(struct side *sd, const struct job *j,
                .from = shape->from,
                .n_token = shape->end - shape->from,
                .tokens = j->line->ids + shape->from,
-               .note = note_write(sd, shape, p->tail != NULL, j->line->ns, note)},
+               .note = shapes_note(note, shape, sd->is.parts ? &tail : NULL, j->line->ns)},
         .parts = parts,
         .n_part = shapes_choose(sd->is.ex, &all, shape, from, parts),
         .owner = p,

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "cache/kv_parts.h"
 #include "cache/tier_int.h"
 
 /* WORTH: tokens of the model that a read gains; of the trees that go with it each token counts,
@@ -136,16 +137,11 @@ static bool plan_tail(const struct dchain *c, struct load *l)
     return l->tail != NULL;
 }
 
-/* Fresh pages; the tree gives way where the budget needs it. */
 static bool take_memory(struct load *l)
 {
-    struct qn_err err;
-    struct exec *ex = l->sd->is.ex;
-    int64_t need = kv_shape_bytes(ex, &l->shape), idle = kv_bytes_idle(ex);
-    if (kv_import_create(ex, &l->shape, &l->p, &err) == QN_OK)
-        return true;
-    ptree_trim(l->sd->is.tree, idle > need ? idle - need : 0);
-    return kv_import_create(ex, &l->shape, &l->p, &err) == QN_OK;
+    struct qn_err ignored;
+    const struct side *sd = l->sd;
+    return kv_parts_import(sd->is.ex, sd->is.tree, &l->shape, &l->p, &ignored) == QN_OK;
 }
 
 /* What memory lacks: from where it ends, or, when it has the tokens but cannot go on behind them,
