@@ -15,22 +15,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/le.h"
 #include "store/convfile_int.h"
+#include "store/disk_io.h"
 
 enum { PIECE = 1 << 20, TRIES = 100 };
 #define PART ".part"
-
-/* Points of failure, each with the error that it stands for. */
-static bool refused(const char *point, int error)
-{
-    bool hit = fault_point(point);
-    if (hit)
-        errno = error;
-    return hit;
-}
 
 /* A file being written. */
 struct writer {
@@ -45,14 +36,7 @@ struct writer {
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
 
-static ssize_t write_some(int fd, const char *p, size_t n, off_t off)
-{
-    if (refused("conv.write.full", ENOSPC) || refused("conv.write.io", EIO))
-        return -1;
-    if (fault_point("conv.write.short") && n > 1)
-        n /= 2;
-    return pwrite(fd, p, n, off);
-}
+static const struct disk_points points = {"conv.write.full", "conv.write.io", "conv.write.short"};
 
 static enum qn_status write_bytes(const struct writer *w, struct str data, uint64_t off,
                                   struct qn_err *err)
@@ -60,7 +44,8 @@ static enum qn_status write_bytes(const struct writer *w, struct str data, uint6
     while (data.n) {
         if (w->stop && atomic_load(w->stop))
             QN_FAIL(err, QN_CANCELLED, CONV_WHERE, "%s: not finished, the server stops", w->label);
-        ssize_t n = write_some(w->fd, data.p, data.n < PIECE ? data.n : PIECE, (off_t)off);
+        ssize_t n =
+            disk_write_some(w->fd, data.p, data.n < PIECE ? data.n : PIECE, (off_t)off, &points);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -187,7 +172,7 @@ static enum qn_status write_all(struct writer *w, struct conv_info *info, struct
     for (int32_t i = 0; i < w->t->n_piece; i++)
         QN_TRY(write_one(w, i, err));
     QN_TRY(write_head(w, info, err));
-    if (refused("conv.sync", EIO) || fsync(w->fd) != 0)
+    if (disk_refuses("conv.sync", EIO) || fsync(w->fd) != 0)
         return err_errno(err, CONV_WHERE, "%s: cannot flush to the disk", w->label);
     info->modified_unix = fstat(w->fd, &sb) == 0 ? sb.st_mtim.tv_sec : 0;
     return QN_OK;
@@ -197,14 +182,9 @@ static enum qn_status write_all(struct writer *w, struct conv_info *info, struct
 
 static enum qn_status sync_folder(const char *dir, struct qn_err *err)
 {
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool bad = fd < 0 || refused("conv.sync.folder", EIO) || fsync(fd) != 0;
-    enum qn_status s = bad && errno != EINVAL
-                           ? err_errno(err, CONV_WHERE, "the folder cannot be flushed to the disk")
-                           : QN_OK;
-    if (fd >= 0)
-        close(fd);
-    return s;
+    return disk_sync_folder(dir, "conv.sync.folder")
+               ? QN_OK
+               : err_errno(err, CONV_WHERE, "the folder cannot be flushed to the disk");
 }
 
 /* A file of our own that nobody else writes, locked; tmp: its path. */
@@ -217,7 +197,7 @@ static enum qn_status part_create(const char *dir, const char *name, struct buf 
         snprintf(own, sizeof own, ".%.64s.%d.%d" PART, name, (int)getpid(), i);
         path_join(tmp, dir, own);
         QN_TRY(buf_ok(tmp, "a path", err));
-        *fd = refused("conv.create", EROFS)
+        *fd = disk_refuses("conv.create", EROFS)
                   ? -1
                   : open(buf_z(tmp), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (*fd < 0 && errno == EEXIST)
@@ -268,7 +248,7 @@ enum qn_status conv_write(const char *dir, const char *name, const struct conv_t
     s = write_all(&w, out, err);
     bool renamed = false;
     if (s == QN_OK) {
-        renamed = !refused("conv.rename", EIO) && rename(buf_z(&tmp), buf_z(&path)) == 0;
+        renamed = !disk_refuses("conv.rename", EIO) && rename(buf_z(&tmp), buf_z(&path)) == 0;
         s = renamed ? sync_folder(dir, err)
                     : err_errno(err, CONV_WHERE, "%s: cannot be given its name", name);
     }
@@ -334,7 +314,7 @@ enum qn_status conv_remove(const char *dir, const char *name, struct qn_err *err
     struct buf path = BUF_INIT;
     conv_path(&path, dir, name);
     enum qn_status s = buf_ok(&path, "a path", err);
-    if (s == QN_OK && (refused("conv.unlink", EROFS) || unlink(buf_z(&path)) != 0))
+    if (s == QN_OK && (disk_refuses("conv.unlink", EROFS) || unlink(buf_z(&path)) != 0))
         s = errno == ENOENT ? err_set(err, QN_NOT_FOUND, CONV_WHERE,
                                       "there is no conversation of the name %s", name)
                             : err_errno(err, CONV_WHERE, "%s: cannot be removed", name);

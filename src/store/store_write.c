@@ -16,32 +16,14 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/fault.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "store/disk_io.h"
 #include "store/store_int.h"
 
 enum { PIECE = 1 << 20, REST_US = 30 * 1000 * 1000 };
 
 /* ---- a file --------------------------------------------------------------------------------- */
-
-/* Points of failure, each with the error that it stands for. */
-static bool refused(const char *point, int error)
-{
-    bool hit = fault_point(point);
-    if (hit)
-        errno = error;
-    return hit;
-}
-
-static ssize_t write_some(int fd, const char *p, size_t n, off_t off)
-{
-    if (refused("store.write.full", ENOSPC) || refused("store.write.io", EIO))
-        return -1;
-    if (fault_point("store.write.short") && n > 1)
-        n /= 2;
-    return pwrite(fd, p, n, off);
-}
 
 /* Sleeps as long as the piece may take at the set pace. False: closing. */
 static bool stand_back(struct store *st, size_t bytes)
@@ -62,11 +44,14 @@ static bool stand_back(struct store *st, size_t bytes)
     return go;
 }
 
+static const struct disk_points points = {"store.write.full", "store.write.io",
+                                          "store.write.short"};
+
 static enum qn_status write_bytes(int fd, const char *path, struct str data, off_t off,
                                   struct qn_err *err)
 {
     while (data.n) {
-        ssize_t n = write_some(fd, data.p, data.n, off);
+        ssize_t n = disk_write_some(fd, data.p, data.n, off, &points);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -111,7 +96,7 @@ static enum qn_status write_file(struct store *st, int fd, const char *path, con
         s = record_write(&it->id, &it->name, sums, (uint32_t)it->n_part, &head, err);
     if (s == QN_OK)
         s = write_bytes(fd, path, buf_str(&head), 0, err);
-    if (s == QN_OK && (refused("store.sync", EIO) || fsync(fd) != 0))
+    if (s == QN_OK && (disk_refuses("store.sync", EIO) || fsync(fd) != 0))
         s = err_errno(err, "store", "%s: cannot flush to the disk", path);
     free(sums);
     buf_free(&head);
@@ -120,14 +105,9 @@ static enum qn_status write_file(struct store *st, int fd, const char *path, con
 
 static enum qn_status sync_folder(const char *folder, struct qn_err *err)
 {
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool bad = fd < 0 || refused("store.sync.folder", EIO) || fsync(fd) != 0;
-    enum qn_status s = bad && errno != EINVAL
-                           ? err_errno(err, "store", "%s: cannot flush to the disk", folder)
-                           : QN_OK;
-    if (fd >= 0)
-        close(fd);
-    return s;
+    return disk_sync_folder(folder, "store.sync.folder")
+               ? QN_OK
+               : err_errno(err, "store", "%s: cannot flush to the disk", folder);
 }
 
 /* From memory to a durable file under its name; nothing of it is left on failure. */
@@ -143,7 +123,7 @@ static enum qn_status write_record(struct store *st, const struct item *it, stru
     }
     if (s != QN_OK)
         goto done;
-    int fd = refused("store.create", EROFS)
+    int fd = disk_refuses("store.create", EROFS)
                  ? -1
                  : open(buf_z(&tmp), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) {
@@ -155,7 +135,7 @@ static enum qn_status write_record(struct store *st, const struct item *it, stru
         s = err_errno(err, "store", "%s: cannot close", buf_z(&tmp));
     bool renamed = false;
     if (s == QN_OK) {
-        renamed = !refused("store.rename", EIO) && rename(buf_z(&tmp), buf_z(&path)) == 0;
+        renamed = !disk_refuses("store.rename", EIO) && rename(buf_z(&tmp), buf_z(&path)) == 0;
         s = renamed ? sync_folder(buf_z(&folder), err)
                     : err_errno(err, "store", "%s: cannot rename to it", buf_z(&path));
     }
