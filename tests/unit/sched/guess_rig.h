@@ -49,7 +49,7 @@ static inline void open_engine(const char *dir, int64_t cache_bytes)
     open_with(&p, cache_bytes, NULL);
 }
 
-/* Nothing is left when the cache has gone. */
+/* Nothing is left when the cache has gone; who still asks the engine fails at once. */
 static inline void close_engine(void)
 {
     struct qn_cache_stats st;
@@ -59,6 +59,8 @@ static inline void close_engine(void)
     assert_int_equal(qn_kv_bytes_used(engine), 0);
     qn_cache_free(cache);
     qn_engine_free(engine);
+    cache = NULL;
+    engine = NULL;
 }
 
 static inline void make_line(int32_t *ids, int32_t parts_at, uint32_t seed)

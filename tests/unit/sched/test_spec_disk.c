@@ -365,8 +365,8 @@ static void test_answers(void **state)
         skip();
     r.disk = check_tmp_dir();
     r.p.model_dir = r.model;
-    make_line(ids, -1, 0);
     open_rig(&r);
+    make_line(ids, -1, 0);
     struct sched *s = make_sched(&spec, &tok);
     ask(s, ids, 190, true, &cold_one);
     ask(s, ids, 190, false, &first);
