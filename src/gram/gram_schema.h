@@ -71,6 +71,21 @@ struct compiler {
     struct str where; /* of the job being made */
 };
 
+static inline bool is_schema(const struct json *v)
+{
+    return json_type(v) == JSON_OBJ || json_type(v) == JSON_BOOL;
+}
+
+/* All keywords of a conj, and of what it refers to, into *s, which schema_sum_free frees in either
+ * case; false: the builder has the error. */
+bool schema_sum(struct compiler *c, struct conj k, struct sum *s);
+void schema_sum_free(struct sum *s);
+/* Notes that a keyword's value is not what it must be; false. */
+bool schema_bad(struct compiler *c, const char *keyword, const struct json *v,
+                const char *expected);
+/* Refuses what is not supported, and returns false; a lenient builder passes over it: true. */
+bool schema_refuse(struct compiler *c, const char *keyword, const char *why);
+
 /* A reference to the rule of a conj; step (may be {NULL,0}) names the way from here. */
 int32_t schema_ref(struct compiler *c, struct conj k, const char *step, struct str name);
 int32_t schema_string(struct compiler *c, const struct sum *s);
