@@ -1,7 +1,7 @@
 /*
  * gram_schema.c - JSON Schema: each set of schemas that describes a value becomes a rule. Their
- * keywords come put together (gram_keywords.c); alternatives are multiplied out, lists of values are
- * sifted, and the rest goes to the type's own file. See gram_schema.h for how nothing recurses.
+ * keywords come put together (gram_keywords.c); alternatives are multiplied out, lists of values
+ * are sifted, and the rest goes to the type's own file. See gram_schema.h for how nothing recurses.
  */
 #include "gram/gram_schema.h"
 
