@@ -305,6 +305,23 @@ static void stats_cache(struct jw *w, const struct sched_stats *s)
     jw_obj_end(w);
 }
 
+static void stats_files(struct jw *w, const struct sched_stats *s)
+{
+    if (!s->files)
+        return;
+    jw_key(w, "conversations");
+    jw_obj(w);
+    jw_ki64(w, "saves", s->saves.done);
+    jw_ki64(w, "failed_saves", s->saves.failed);
+    jw_ki64(w, "saved_tokens", s->saves.tokens);
+    jw_ki64(w, "saved_bytes", s->saves.bytes);
+    jw_ki64(w, "restores", s->restores.done);
+    jw_ki64(w, "failed_restores", s->restores.failed);
+    jw_ki64(w, "restored_tokens", s->restores.tokens);
+    jw_ki64(w, "restored_bytes", s->restores.bytes);
+    jw_obj_end(w);
+}
+
 static void stats_responses(struct jw *w, const struct resp_store_stats *s)
 {
     jw_key(w, "response_store");
@@ -328,6 +345,7 @@ void native_stats(const struct api_model *m, const struct sched_stats *s,
     stats_kv(&w, m);
     stats_batch(&w, m, s);
     stats_cache(&w, s);
+    stats_files(&w, s);
     if (s->spec_kind)
         jw_kstrz(&w, "draft_kind", s->spec_kind);
     spec_counts_json(&w, &s->spec);

@@ -26,6 +26,45 @@ struct hash128 hash128(const void *p, size_t n)
     return (struct hash128){.lo = h.low64, .hi = h.high64};
 }
 
+struct hash128_run {
+    XXH3_state_t *x; /* wants more alignment than malloc gives */
+};
+
+struct hash128_run *hash128_run_create(void)
+{
+    struct hash128_run *r = malloc(sizeof *r);
+    if (!r)
+        return NULL;
+    r->x = XXH3_createState();
+    if (!r->x) {
+        free(r);
+        return NULL;
+    }
+    XXH3_128bits_reset(r->x);
+    return r;
+}
+
+void hash128_run_add(struct hash128_run *r, const void *p, size_t n)
+{
+    if (n)
+        XXH3_128bits_update(r->x, p, n);
+}
+
+struct hash128 hash128_run_end(struct hash128_run *r)
+{
+    XXH128_hash_t h = XXH3_128bits_digest(r->x);
+    XXH3_128bits_reset(r->x);
+    return (struct hash128){.lo = h.low64, .hi = h.high64};
+}
+
+void hash128_run_free(struct hash128_run *r)
+{
+    if (!r)
+        return;
+    XXH3_freeState(r->x);
+    free(r);
+}
+
 static void hex(struct sha256_ctx *c, char out[65])
 {
     uint8_t d[SHA256_DIGEST_SIZE];

@@ -16,6 +16,7 @@ const uint8_t *pcache_fingerprint(const struct qn_cache *c);
 
 enum { CACHE_FILE_NAME_MAX = 64 };
 struct cache_file_ask {
+    bool go_on;   /* with what was begun, with the room that is left now; all else is not read */
     bool restore; /* else save */
     char name[CACHE_FILE_NAME_MAX + 1];
     struct qn_line line; /* save: the longest beginning of it that can be gone on from */
@@ -31,9 +32,10 @@ struct cache_file_told {
     int64_t bytes;  /* of the file */
     char sum[33];   /* its checksum, 32 digits */
 };
-/* Begins to save or restore; with ask NULL goes on with it, a few milliseconds at a time: the files
- * are read and written by a thread of the cache's own. True: it has ended, *out says how. Nothing
- * of a file comes into the cache unless every byte of it is what was saved. */
+/* Begins to save or restore, or goes on with it (go_on, or ask NULL: with no bound of room), a few
+ * milliseconds at a time: the files are read and written by a thread of the cache's own. True: it
+ * has ended, *out says how. Nothing of a file comes into the cache, and nothing leaves it for the
+ * file's sake, unless every byte of it is what was saved. */
 bool pcache_file(struct qn_cache *c, const struct cache_file_ask *ask, struct cache_file_told *out);
 
 #endif

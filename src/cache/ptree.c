@@ -300,6 +300,17 @@ void ptree_peek(struct ptree *t, const struct ptree_line *line, struct ptree_fou
     out->n_part = out->n_usable ? t->n_part : 0;
 }
 
+void ptree_touch(struct ptree *t, const struct ptree_line *line, struct ptree_found *out)
+{
+    *out = (struct ptree_found){0};
+    t->clock++;
+    struct walk w = look(t, line, line->n, out);
+    if (out->n_usable)
+        touch(t, w.node, out->n_usable);
+    out->parts = out->n_usable ? t->parts : NULL;
+    out->n_part = out->n_usable ? t->n_part : 0;
+}
+
 /* ---- keeping ----------------------------------------------------------------------------------
  */
 

@@ -94,6 +94,8 @@ void ptree_find(struct ptree *t, const struct ptree_line *line, int32_t most,
                 struct ptree_found *out);
 /* What memory has alone of a line; nothing is counted or touched. */
 void ptree_peek(struct ptree *t, const struct ptree_line *line, struct ptree_found *out);
+/* The same; what it finds counts as used just now. */
+void ptree_touch(struct ptree *t, const struct ptree_line *line, struct ptree_found *out);
 
 /* Puts in what `src` holds of the line, as far as it is not there; its end becomes good if src's
  * memory is. Bits that are there already are kept. QN_NO_MEMORY: nothing of use was put in. */

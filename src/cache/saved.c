@@ -2,9 +2,11 @@
  * saved.c - the life of saved files, the thread that reads and writes them, and the order of steps:
  *
  *     save      gather (slices) -> write (thread)
- *     restore   open (thread) -> take memory (slices) -> read (thread) -> into the tree (slices)
+ *     restore   open (thread) -> room? -> check every byte (thread) -> take memory (slices)
+ *               -> read (thread) -> into the tree (slices)
  *
- * A step that fails ends all of it; what was gathered or taken goes, the tree stays as it was.
+ * A step that fails ends all of it; what was gathered or taken goes, the tree stays as it was: a
+ * file that will be refused is refused before anything gives way to it.
  */
 #include "cache/saved.h"
 
@@ -26,6 +28,8 @@ static enum qn_status do_task(struct saved *s, enum saved_task task, struct qn_e
 {
     if (task == SAVED_WRITE)
         return saving_write(s, err);
+    if (task == SAVED_CHECK)
+        return restoring_check(s, err);
     return task == SAVED_OPEN ? restoring_open(s, err) : restoring_read(s, err);
 }
 
@@ -148,12 +152,10 @@ static enum qn_status save_step(struct saved *s, bool *done, struct cache_file_t
 
 static enum qn_status restore_step(struct saved *s, bool *done, struct cache_file_told *out)
 {
-    bool ready = false;
-    if (restoring_was_read(s->in))
-        return restoring_adopt(s, done, &out->tokens, &out->err);
-    QN_TRY(restoring_take(s, &ready, &out->err));
-    if (ready)
-        saved_task_start(s, SAVED_READ);
+    enum saved_task next = SAVED_REST;
+    QN_TRY(restoring_step(s, &next, done, &out->tokens, &out->err));
+    if (next != SAVED_REST)
+        saved_task_start(s, next);
     return QN_OK;
 }
 
@@ -161,7 +163,6 @@ static enum qn_status begin(struct saved *s, const struct cache_file_ask *ask, s
 {
     s->info = (struct conv_info){0};
     s->err = (struct qn_err){0};
-    s->room = ask->room;
     if (!memchr(ask->name, 0, sizeof ask->name) || !conv_name_ok(str_of(ask->name)))
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
                 "a conversation's name has 1 to %d of A-Z a-z 0-9 . _ - and begins with no dot",
@@ -175,6 +176,9 @@ bool saved_run(struct saved *s, const struct cache_file_ask *ask, struct cache_f
     bool done = false;
     enum qn_status st = QN_OK;
     *out = (struct cache_file_told){0};
+    int64_t room = ask ? ask->room : 0;
+    if (ask && ask->go_on)
+        ask = NULL;
     if (ask && (s->out || s->in)) {
         err_set(&out->err, QN_BUSY, WHERE, "another file is being saved or restored");
         return true;
@@ -189,6 +193,7 @@ bool saved_run(struct saved *s, const struct cache_file_ask *ask, struct cache_f
         return false;
     else
         st = out->err.code;
+    s->room = room;
     if (st == QN_OK && (s->out || s->in) && !ask)
         st = s->out ? save_step(s, &done, out) : restore_step(s, &done, out);
     if (st == QN_OK && !done && (s->out || s->in))

@@ -1,8 +1,9 @@
 /*
  * saved_in.c - from a file to the tree. The thread reads the headers and checks that they are this
- * model's and fit together; this thread takes memory; the thread reads all of it, with its
- * checksums; only then does anything come into the tree. Pages that records share are shared there
- * too.
+ * model's and fit together, then every byte behind them; only then does this thread take memory,
+ * and others give way; the thread reads all of it once more, checking again what may have been
+ * changed meanwhile; then it comes into the tree. What is all there already only counts as used.
+ * Pages that records share are shared there too.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,10 @@ struct restoring {
     struct kv_prefix **imports; /* [n] */
     struct iovec **parts;       /* [n] */
     int64_t need;               /* bytes of memory */
+    int32_t there; /* records, from the last on, that the tree has; until it `lacks` one */
+    bool lacks;
     int32_t taken, added;
-    bool read;
+    enum { IN_OPENED, IN_CHECKED, IN_READ } got; /* what the thread has done last */
 };
 
 void restoring_free(struct saved *s)
@@ -50,11 +53,6 @@ void restoring_free(struct saved *s)
 static enum qn_status no_memory(struct qn_err *err)
 {
     return err_set(err, QN_NO_MEMORY, WHERE, "no memory for a list of records");
-}
-
-bool restoring_was_read(const struct restoring *in)
-{
-    return in->read;
 }
 
 enum qn_status restoring_begin(struct saved *s, struct qn_err *err)
@@ -98,26 +96,13 @@ static enum qn_status read_shape(const struct saved *s, int32_t i, struct qn_err
     if (!ok || sh->from != r->id.from || sh->end != r->id.from + r->id.n_token ||
         (uint32_t)kv_shape_parts(s->ex, sh) != r->n_part || (i && strcmp(note.ns, in->ns) != 0))
         return misfit(s, i, err);
+    for (uint32_t k = 0; k < r->n_part; k++)
+        if (record_part(r, k).bytes != (uint64_t)kv_shape_part_bytes(s->ex, sh, (int32_t)k))
+            return misfit(s, i, err);
     if (!i)
         memcpy(in->ns, note.ns, sizeof note.ns);
     in->need += kv_shape_bytes(s->ex, sh);
     record_tokens(r, in->ids + r->id.from);
-    return QN_OK;
-}
-
-/* What it may take: the cache's bound, and what running requests leave of the memory. */
-static enum qn_status check_room(const struct saved *s, struct qn_err *err)
-{
-    int64_t need = s->in->need;
-    if (need > s->limit)
-        QN_FAIL(err, QN_NO_MEMORY, WHERE,
-                "%s: %d tokens take %lld bytes of memory; the prompt cache may have %lld: start "
-                "the server with a larger --prompt-cache",
-                s->name, s->info.n_token, (long long)need, (long long)s->limit);
-    if (s->room && need > s->room)
-        QN_FAIL(err, QN_BUSY, WHERE,
-                "%s: %d tokens take %lld bytes of memory; %lld are left beside running requests",
-                s->name, s->info.n_token, (long long)need, (long long)s->room);
     return QN_OK;
 }
 
@@ -152,21 +137,72 @@ enum qn_status restoring_open(struct saved *s, struct qn_err *err)
         if (kv_shapes_usable(s->ex, in->shapes, in->n, end) != end)
             return misfit(s, i, err);
     }
-    return check_room(s, err);
+    return QN_OK;
 }
 
-enum qn_status restoring_read(struct saved *s, struct qn_err *err)
+/* Of every record, and then what the thread has done. */
+static enum qn_status read_all(struct saved *s, bool keeps, struct qn_err *err)
 {
     for (int32_t i = 0; i < s->in->n; i++) {
         if (atomic_load(&s->stop))
             QN_FAIL(err, QN_CANCELLED, WHERE, "%s: not finished, the server stops", s->name);
-        QN_TRY(conv_read(s->in->file, i, s->in->parts[i], err));
+        QN_TRY(conv_read(s->in->file, i, keeps ? s->in->parts[i] : NULL, err));
     }
-    s->in->read = true;
+    s->in->got = keeps ? IN_READ : IN_CHECKED;
     return QN_OK;
 }
 
+enum qn_status restoring_check(struct saved *s, struct qn_err *err)
+{
+    return read_all(s, false, err);
+}
+
+enum qn_status restoring_read(struct saved *s, struct qn_err *err)
+{
+    return read_all(s, true, err);
+}
+
 /* ---- memory --------------------------------------------------------------------------------- */
+
+/* What it may take: the cache's bound, and what running requests leave of the memory. */
+static enum qn_status check_room(const struct saved *s, struct qn_err *err)
+{
+    int64_t need = s->in->need;
+    if (need > s->limit)
+        QN_FAIL(err, QN_NO_MEMORY, WHERE,
+                "%s: %d tokens take %lld bytes of memory; the prompt cache may have %lld: start "
+                "the server with a larger --prompt-cache",
+                s->name, s->info.n_token, (long long)need, (long long)s->limit);
+    if (s->room && need > s->room)
+        QN_FAIL(err, QN_BUSY, WHERE,
+                "%s: %d tokens take %lld bytes of memory; %lld are left beside running requests",
+                s->name, s->info.n_token, (long long)need, (long long)s->room);
+    return QN_OK;
+}
+
+/* Whether the tree has the line up to where record i ends, to be gone on from there. */
+static bool is_there(const struct saved *s, int32_t i)
+{
+    const struct restoring *in = s->in;
+    struct ptree_found f;
+    ptree_peek(s->tree, &(struct ptree_line){in->ns, in->ids, in->shapes[i].end}, &f);
+    return f.n_usable == in->shapes[i].end;
+}
+
+/* The next slice: whether all places to go on from are there; true when that is known. */
+static bool look(struct saved *s)
+{
+    struct restoring *in = s->in;
+    int64_t until = clock_us() + SAVED_SLICE_US;
+    while (in->there < in->n && clock_us() < until) {
+        if (!is_there(s, in->n - 1 - in->there)) {
+            in->lacks = true;
+            return true;
+        }
+        in->there++;
+    }
+    return in->there == in->n;
+}
 
 /* The tree gives way, so that with what comes it is within its bound. */
 static void make_room(struct saved *s)
@@ -187,12 +223,11 @@ static enum qn_status take_one(struct saved *s, int32_t i, struct qn_err *err)
     return QN_OK;
 }
 
-enum qn_status restoring_take(struct saved *s, bool *ready, struct qn_err *err)
+/* The next slice: memory for all that will be read; true when it is there. */
+static enum qn_status take(struct saved *s, bool *ready, struct qn_err *err)
 {
     struct restoring *in = s->in;
     int64_t until = clock_us() + SAVED_SLICE_US;
-    if (!in->taken)
-        make_room(s);
     do {
         QN_TRY(take_one(s, in->taken, err));
         in->taken++;
@@ -215,11 +250,19 @@ static enum qn_status adopt_one(struct saved *s, int32_t i, struct qn_err *err)
     return ptree_add(s->tree, &line, sh->from, p, err);
 }
 
-enum qn_status restoring_adopt(struct saved *s, bool *ready, int32_t *tokens, struct qn_err *err)
+/* How much of it can be used; from here on the tree treats it as used just now. */
+static int32_t find_all(const struct saved *s)
+{
+    struct ptree_found f;
+    struct ptree_line line = {s->in->ns, s->in->ids, s->info.n_token};
+    ptree_touch(s->tree, &line, &f);
+    return f.n_usable;
+}
+
+/* The next slice: into the tree; true when all is there, *tokens: how much can be used. */
+static enum qn_status adopt(struct saved *s, bool *ready, int32_t *tokens, struct qn_err *err)
 {
     struct restoring *in = s->in;
-    struct ptree_found f;
-    struct ptree_line line = {in->ns, in->ids, s->info.n_token};
     int64_t until = clock_us() + SAVED_SLICE_US;
     do {
         QN_TRY(adopt_one(s, in->added, err));
@@ -233,7 +276,44 @@ enum qn_status restoring_adopt(struct saved *s, bool *ready, int32_t *tokens, st
         in->imports[i] = NULL;
     }
     ptree_settle(s->tree);
-    ptree_peek(s->tree, &line, &f);
-    *tokens = f.n_usable;
+    *tokens = find_all(s);
     return QN_OK;
+}
+
+/* ---- the order of it ------------------------------------------------------------------------ */
+
+static enum qn_status step_taking(struct saved *s, enum saved_task *next, bool *done,
+                                  int32_t *tokens, struct qn_err *err)
+{
+    bool ready = false;
+    if (!s->in->lacks && !look(s))
+        return QN_OK;
+    if (!s->in->lacks) {
+        *tokens = find_all(s);
+        *done = true;
+        return QN_OK;
+    }
+    if (!s->in->taken) { /* requests may have come since it was opened */
+        QN_TRY(check_room(s, err));
+        make_room(s);
+    }
+    QN_TRY(take(s, &ready, err));
+    *next = ready ? SAVED_READ : SAVED_REST;
+    return QN_OK;
+}
+
+enum qn_status restoring_step(struct saved *s, enum saved_task *next, bool *done, int32_t *tokens,
+                              struct qn_err *err)
+{
+    switch (s->in->got) {
+    case IN_OPENED:
+        if (!is_there(s, s->in->n - 1))
+            QN_TRY(check_room(s, err)); /* before it is read for nothing */
+        *next = SAVED_CHECK;
+        return QN_OK;
+    case IN_CHECKED:
+        return step_taking(s, next, done, tokens, err);
+    default:
+        return adopt(s, done, tokens, err);
+    }
 }

@@ -30,7 +30,13 @@ struct saved {
     atomic_bool stop;
     pthread_mutex_t mu;
     pthread_cond_t cv;
-    enum saved_task { SAVED_REST, SAVED_WRITE, SAVED_OPEN, SAVED_READ } task; /* under mu */
+    enum saved_task {
+        SAVED_REST,
+        SAVED_WRITE,
+        SAVED_OPEN,
+        SAVED_CHECK,
+        SAVED_READ
+    } task;            /* under mu */
     struct qn_err err; /* how the last task went */
 
     /* Under way; both NULL = nothing. */
@@ -54,13 +60,13 @@ void saving_free(struct saved *s); /* s->out */
 
 /* saved_in.c */
 enum qn_status restoring_begin(struct saved *s, struct qn_err *err);
-enum qn_status restoring_open(struct saved *s, struct qn_err *err); /* on the thread */
-/* The next slice: memory for all that will be read; true when it is there. */
-enum qn_status restoring_take(struct saved *s, bool *ready, struct qn_err *err);
-enum qn_status restoring_read(struct saved *s, struct qn_err *err); /* on the thread */
-/* The next slice: into the tree; true when all is there, *tokens: how much can be used. */
-enum qn_status restoring_adopt(struct saved *s, bool *ready, int32_t *tokens, struct qn_err *err);
-bool restoring_was_read(const struct restoring *in);
+enum qn_status restoring_open(struct saved *s, struct qn_err *err);  /* on the thread */
+enum qn_status restoring_check(struct saved *s, struct qn_err *err); /* on the thread */
+enum qn_status restoring_read(struct saved *s, struct qn_err *err);  /* on the thread */
+/* The scheduler's part, once the thread has ended a task: the next task, SAVED_REST when there is
+ * more to do here, or *done, with *tokens: how much can be used. */
+enum qn_status restoring_step(struct saved *s, enum saved_task *next, bool *done, int32_t *tokens,
+                              struct qn_err *err);
 void restoring_free(struct saved *s); /* s->in */
 
 #endif

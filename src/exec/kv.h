@@ -107,6 +107,8 @@ bool kv_shape_read(const struct exec *ex, const uint8_t *p, size_t n, struct kv_
 /* Pieces of memory of such a prefix (each page, then the state), and their bytes in all. */
 int32_t kv_shape_parts(const struct exec *ex, const struct kv_shape *s);
 int64_t kv_shape_bytes(const struct exec *ex, const struct kv_shape *s);
+/* Bytes of piece i of them. */
+int64_t kv_shape_part_bytes(const struct exec *ex, const struct kv_shape *s, int32_t i);
 
 /* A prefix's memory as a list of pieces that do not change until the export is freed, so that
  * another thread may read them: full pages by reference, those still being filled as copies. Create

@@ -77,6 +77,14 @@ int64_t kv_shape_bytes(const struct exec *ex, const struct kv_shape *s)
     return bytes;
 }
 
+int64_t kv_shape_part_bytes(const struct exec *ex, const struct kv_shape *s, int32_t i)
+{
+    int32_t g = 0;
+    while (g < ex->kv.n_group && i >= s->runs[g].n)
+        i -= s->runs[g++].n;
+    return (int64_t)(g < ex->kv.n_group ? ex->kv.groups[g].page_bytes : ex->kv.state_bytes);
+}
+
 void kv_shape_cut(struct kv_shape *s, int32_t end)
 {
     if (end >= s->end)

@@ -70,14 +70,26 @@ static bool loading(struct sched *s, const struct file_job *j)
 /* One slice; true when it has ended. */
 static bool work(struct sched *s, struct file_job *j)
 {
-    if (j->begun)
-        return s->lm.ops->cache_file(s->lm.self, NULL, &j->told);
-    if (loading(s, j))
-        return false;
     int64_t left = s->kv_budget - s->kv_planned;
     j->ask.room = !s->kv_budget ? 0 : left > 0 ? left : 1;
+    j->ask.go_on = j->begun;
+    if (!j->begun && loading(s, j))
+        return false;
     j->begun = true;
     return s->lm.ops->cache_file(s->lm.self, &j->ask, &j->told);
+}
+
+/* Under mu. */
+static void count(struct sched *s, const struct file_job *j)
+{
+    struct sched_file_sums *sums = j->ask.restore ? &s->stats.restores : &s->stats.saves;
+    if (j->told.err.code != QN_OK) {
+        sums->failed++;
+        return;
+    }
+    sums->done++;
+    sums->tokens += j->told.tokens;
+    sums->bytes += j->told.bytes;
 }
 
 void sched_files_tick(struct sched *s)
@@ -95,6 +107,7 @@ void sched_files_tick(struct sched *s)
     pthread_mutex_lock(&s->mu);
     bool left = j->left;
     j->done = true;
+    count(s, j);
     pthread_cond_broadcast(&s->flushed);
     pthread_mutex_unlock(&s->mu);
     if (left)
@@ -157,9 +170,12 @@ bool sched_cache_file(struct sched *s, const struct cache_file_ask *ask, int tim
         if (pthread_cond_timedwait(&s->flushed, &s->mu, &until) == ETIMEDOUT)
             break;
     bool done = !queued || j->done;
-    if (!queued)
-        err_set(&out->err, QN_BUSY, SCHED_WHERE, "too many files of conversations are asked for");
-    else if (done)
+    if (!queued) {
+        err_set(&j->told.err, QN_BUSY, SCHED_WHERE,
+                "too many files of conversations are asked for");
+        count(s, j);
+    }
+    if (done)
         *out = j->told;
     else
         j->left = true;

@@ -427,14 +427,15 @@ static bool cache_file(void *self, const struct cache_file_ask *ask, struct cach
 {
     struct lm_remote *r = self;
     struct qn_err err;
-    const struct qn_line *line = ask && !ask->restore ? &ask->line : NULL;
+    bool begins = ask && !ask->go_on;
+    const struct qn_line *line = begins && !ask->restore ? &ask->line : NULL;
     struct wire_call c = {.op = WIRE_CACHE_FILE};
     bool done = true;
     if (line)
         c = line_call(WIRE_CACHE_FILE, line);
-    if (ask) {
+    c.bytes = ask ? ask->room : 0;
+    if (begins) {
         c.file = ask->restore ? WIRE_FILE_RESTORE : WIRE_FILE_SAVE;
-        c.bytes = ask->room;
         memcpy(c.name, ask->name, sizeof c.name);
     }
     *out = (struct cache_file_told){0};

@@ -182,12 +182,13 @@ static enum qn_status disk_call(struct serving *s, struct wire_call *c)
 
 static enum qn_status file_call(struct serving *s, struct wire_call *c)
 {
-    struct cache_file_ask ask = {.restore = c->file == WIRE_FILE_RESTORE, .room = c->bytes};
+    struct cache_file_ask ask = {.go_on = c->file == WIRE_FILE_GO_ON,
+                                 .restore = c->file == WIRE_FILE_RESTORE,
+                                 .room = c->bytes};
     if (!s->facts.files || (c->file == WIRE_FILE_SAVE && !line_of(s, c, &ask.line)))
         QN_FAIL(&c->err, QN_INTERNAL, WHERE, "no files of conversations, or no line of tokens");
     memcpy(ask.name, c->name, sizeof ask.name);
-    c->n_have =
-        s->lm->ops->cache_file(s->lm->self, c->file == WIRE_FILE_GO_ON ? NULL : &ask, &s->w->file);
+    c->n_have = s->lm->ops->cache_file(s->lm->self, &ask, &s->w->file);
     return QN_OK;
 }
 

@@ -92,6 +92,7 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     s->kv_budget = lm->ops->seq_bytes ? p->kv_budget : 0;
     s->stats.kv_budget = s->kv_budget;
     s->stats.caches = lm->ops->cache_seq != NULL;
+    s->stats.files = lm->ops->cache_file != NULL;
     s->pause_max_us = (p->pause_max_ms ? p->pause_max_ms : PAUSE_MAX_MS) * (int64_t)1000;
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);

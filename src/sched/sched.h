@@ -187,6 +187,13 @@ bool sched_cache_flush(struct sched *s, int timeout_ms, struct qn_cache_flush *o
 bool sched_cache_file(struct sched *s, const struct cache_file_ask *ask, int timeout_ms,
                       struct cache_file_told *out);
 
+/* Files of conversations. failed: asked for and refused, whatever the reason; told of the others
+ * alone. */
+struct sched_file_sums {
+    int64_t done, failed;
+    int64_t tokens, bytes;
+};
+
 struct sched_stats {
     int32_t running, waiting, n_lane;
     /* submitted = finished + failed + cancelled + running + waiting; rejected ones (QN_BUSY,
@@ -197,6 +204,8 @@ struct sched_stats {
     int64_t parked;                           /* how often one gave its memory back */
     bool caches;                              /* there is a prompt cache */
     struct qn_cache_stats cache;
+    bool files; /* it keeps files of conversations */
+    struct sched_file_sums saves, restores;
     const char *spec_kind; /* NULL = no guesses */
     struct spec_counts spec;
 };

@@ -282,6 +282,28 @@ static void write_cache(struct text *t, const struct sched_stats *s)
            (double)c->disk.demoted_tokens);
 }
 
+static void write_files(struct text *t, const struct sched_stats *s)
+{
+    if (!s->files)
+        return;
+    single(t, "conversation_saves_total", "counter", "Conversations saved to a file.",
+           (double)s->saves.done);
+    single(t, "conversation_failed_saves_total", "counter", "Saves that were refused or failed.",
+           (double)s->saves.failed);
+    single(t, "conversation_saved_tokens_total", "counter", "Tokens saved.",
+           (double)s->saves.tokens);
+    single(t, "conversation_saved_bytes_total", "counter", "Bytes of the files.",
+           (double)s->saves.bytes);
+    single(t, "conversation_restores_total", "counter", "Conversations put back from a file.",
+           (double)s->restores.done);
+    single(t, "conversation_failed_restores_total", "counter",
+           "Restores that were refused or failed.", (double)s->restores.failed);
+    single(t, "conversation_restored_tokens_total", "counter", "Tokens put back.",
+           (double)s->restores.tokens);
+    single(t, "conversation_restored_bytes_total", "counter", "Bytes of the files put back.",
+           (double)s->restores.bytes);
+}
+
 /* The names that vLLM gives them. */
 static void write_spec(struct text *t, const struct sched_stats *s)
 {
@@ -342,6 +364,7 @@ void metrics_write(const struct metrics *m, const struct metrics_view *v, struct
         return;
     write_sched(&t, v->st);
     write_cache(&t, v->st);
+    write_files(&t, v->st);
     write_spec(&t, v->st);
     single(&t, "prompt_tokens_total", "counter", "Prompt tokens of finished requests.",
            (double)read_one(&m->prompt_tokens));

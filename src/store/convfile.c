@@ -16,7 +16,7 @@
 #include "base/le.h"
 #include "store/convfile_int.h"
 
-enum { IOV_BATCH = 256 };
+enum { IOV_BATCH = 256, WINDOW = 1 << 20 };
 
 struct conv {
     int fd;
@@ -320,10 +320,9 @@ const struct record *conv_record(const struct conv *c, int32_t i)
 /* ---- payloads ------------------------------------------------------------------------------- */
 
 static enum qn_status check_sum(const struct conv *c, const struct record *r, uint32_t k,
-                                const void *p, struct qn_err *err)
+                                struct hash128 got, struct qn_err *err)
 {
     struct record_sum want = record_part(r, k);
-    struct hash128 got = hash128(p, want.bytes);
     if (got.lo != want.sum.lo || got.hi != want.sum.hi)
         QN_FAIL(err, QN_BAD_INPUT, CONV_WHERE,
                 "%s: is damaged: the checksum of part %u of the record at token %d is wrong",
@@ -348,27 +347,35 @@ static enum qn_status read_parts(const struct conv *c, const struct record *r, u
         }
         QN_TRY(read_at(c, v, (int)n, off, err));
         for (uint32_t j = 0; j < n; j++)
-            QN_TRY(check_sum(c, r, k + j, parts[k + j].iov_base, err));
+            QN_TRY(
+                check_sum(c, r, k + j, hash128(parts[k + j].iov_base, parts[k + j].iov_len), err));
         off += bytes;
     }
     return QN_OK;
 }
 
+/* A part is as large as its file may be: it is summed through a window. */
 static enum qn_status check_parts(const struct conv *c, const struct record *r, uint64_t off,
                                   struct qn_err *err)
 {
     enum qn_status s = QN_OK;
+    struct hash128_run *run = hash128_run_create();
+    uint8_t *window = malloc(WINDOW);
+    if (!run || !window)
+        s = err_set(err, QN_NO_MEMORY, CONV_WHERE, "%s: no memory to read it", c->label);
     for (uint32_t k = 0; s == QN_OK && k < r->n_part; k++) {
-        size_t n = record_part(r, k).bytes;
-        void *p = malloc(n ? n : 1);
-        s = p ? read_bytes(c, p, n, off, err)
-              : err_set(err, QN_NO_MEMORY, CONV_WHERE, "%s: no memory for a part of %zu bytes",
-                        c->label, n);
+        for (uint64_t left = record_part(r, k).bytes, n; s == QN_OK && left; left -= n) {
+            n = left < WINDOW ? left : WINDOW;
+            s = read_bytes(c, window, n, off, err);
+            if (s == QN_OK)
+                hash128_run_add(run, window, n);
+            off += n;
+        }
         if (s == QN_OK)
-            s = check_sum(c, r, k, p, err);
-        free(p);
-        off += n;
+            s = check_sum(c, r, k, hash128_run_end(run), err);
     }
+    free(window);
+    hash128_run_free(run);
     return s;
 }
 

@@ -40,6 +40,18 @@ def restore(s, name):
     return call(s, "POST", f"/admin/conversations/{name}/restore")
 
 
+def counts(s):
+    """What /stats and /metrics have counted; they say the same."""
+    with urllib.request.urlopen(s.url + "/stats", timeout=60) as r:
+        stats = json.load(r)["conversations"]
+    with urllib.request.urlopen(s.url + "/metrics", timeout=60) as r:
+        lines = r.read().decode().splitlines()
+    told = {a.split("{")[0].removeprefix("quern_conversation_").removesuffix("_total"): int(b)
+            for a, b in (x.rsplit(" ", 1) for x in lines if x.startswith("quern_conversation_"))}
+    assert told == stats
+    return stats
+
+
 def only(folder):
     """Nothing but whole files is left in the folder."""
     return sorted(p.name for p in folder.iterdir() if p.name != "weights")
@@ -57,6 +69,10 @@ def test_a_restart_between(serve, name, tmp_path, where):  # noqa: F811
     status, told = save(s, "fox", {"prompt": prompt})
     assert status == 200 and told["name"] == "fox", told
     assert told["prompt_tokens"] == len(prompt) and told["tokens"] >= len(prompt) - 1
+    assert save(s, "no", {"prompt": "never seen"})[0] == 409
+    sums = dict.fromkeys(counts(s), 0)
+    assert counts(s) == {**sums, "saves": 1, "failed_saves": 1, "saved_tokens": told["tokens"],
+                         "saved_bytes": told["bytes"]}
     assert (folder / "fox.qconv").stat().st_size == told["bytes"] and len(told["checksum"]) == 32
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     longer = prompt + first + " And then"
@@ -71,6 +87,9 @@ def test_a_restart_between(serve, name, tmp_path, where):  # noqa: F811
     status, told2 = restore(s, "fox")
     assert status == 200, told2
     assert (told2["tokens"], told2["checksum"]) == (told["tokens"], told["checksum"])
+    assert restore(s, "no")[0] == 404
+    assert counts(s) == {**sums, "restores": 1, "failed_restores": 1,
+                         "restored_tokens": told["tokens"], "restored_bytes": told["bytes"]}
     assert ask(s, prompt, 12) == (first, len(prompt) - 1)
     s.stop()
     s = serve(*args)

@@ -50,6 +50,19 @@ static void xxh3(void **state)
     assert_true(hash64(NULL, 0, 0) == 0x2D06800538D394C2u);
     struct hash128 h = hash128("", 0);
     assert_true(h.hi == 0x99AA06D3014798D8u && h.lo == 0x6001C324468D497Fu);
+    struct hash128_run *run = hash128_run_create();
+    for (int i = 0; i < 3; i++) {
+        char long_text[1000];
+        memset(long_text, 'a' + i, sizeof long_text);
+        for (size_t at = 0, n = 1; at < sizeof long_text; at += n, n = 2 * n + 1) {
+            n = n < sizeof long_text - at ? n : sizeof long_text - at;
+            hash128_run_add(run, long_text + at, n);
+        }
+        struct hash128 got = hash128_run_end(run);
+        h = hash128(long_text, sizeof long_text);
+        assert_true(got.lo == h.lo && got.hi == h.hi);
+    }
+    hash128_run_free(run);
     char text[300];
     uint64_t seen[600];
     for (size_t i = 0; i < sizeof text; i++)

@@ -37,6 +37,7 @@ struct rig {
     struct qn_engine *e;
     struct qn_cache *c;
     int32_t v, reach;
+    const char *ns; /* whose lines are gone along; NULL as in files */
     int32_t ids[N];
     float *truth; /* [N, v] of a plain pass */
 };
@@ -102,7 +103,7 @@ static void go(struct rig *r, int32_t n)
 {
     struct qn_err err;
     struct qn_seq *s;
-    struct qn_line line = {NULL, r->ids, n};
+    struct qn_line line = {r->ns, r->ids, n};
     CHECK_OK(qn_cache_seq(r->c, &line, &s, NULL, &err), err);
     while (qn_seq_len(s) < n) {
         int32_t at = qn_seq_len(s), to = (at / EVERY + 1) * EVERY;
@@ -110,7 +111,7 @@ static void go(struct rig *r, int32_t n)
         to = at < FORK && to > FORK ? FORK : to;
         to = at < n - 1 && to > n - 1 ? n - 1 : to;
         step(r, s, (to < n ? to : n) - at);
-        struct qn_line kept = {NULL, r->ids, qn_seq_len(s)};
+        struct qn_line kept = {r->ns, r->ids, qn_seq_len(s)};
         CHECK_OK(qn_cache_keep(r->c, &kept, s, &err), err);
     }
     qn_seq_free(s);
@@ -129,11 +130,16 @@ static int32_t reuse(struct rig *r, int32_t n)
     return had;
 }
 
-static int64_t idle_bytes(const struct rig *r)
+static struct qn_cache_stats stats(const struct rig *r)
 {
     struct qn_cache_stats s;
     qn_cache_stats(r->c, &s);
-    return s.bytes;
+    return s;
+}
+
+static int64_t idle_bytes(const struct rig *r)
+{
+    return stats(r).bytes;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -149,8 +155,14 @@ static void finish(struct rig *r, struct cache_file_told *told)
 static struct cache_file_told ask(struct rig *r, const struct cache_file_ask *a)
 {
     struct cache_file_told told;
-    if (!pcache_file(r->c, a, &told))
-        finish(r, &told);
+    struct cache_file_ask on = *a;
+    on.go_on = true;
+    bool done = pcache_file(r->c, a, &told);
+    for (int i = 0; !done; i++) {
+        assert_true(i < 100000);
+        usleep(200);
+        done = pcache_file(r->c, &on, &told);
+    }
     return told;
 }
 
@@ -349,6 +361,103 @@ static void damage(void **state)
     free_rig(r);
 }
 
+/* ---- what is refused costs nobody anything --------------------------------------------------- */
+
+enum { OTHERS = 3 };
+static const char *const others[OTHERS] = {"a", "b", "c"};
+
+/* What the cache has of the others' lines; asking changes nothing. */
+static void look_at_others(struct rig *r, int32_t have[OTHERS])
+{
+    struct qn_err err;
+    for (int i = 0; i < OTHERS; i++) {
+        struct qn_seq *s;
+        struct qn_line line = {others[i], r->ids, N};
+        CHECK_OK(qn_cache_seq(r->c, &line, &s, NULL, &err), err);
+        have[i] = qn_seq_len(s);
+        qn_seq_free(s);
+    }
+}
+
+/* Tokens, and ends to go on from, that gave way. */
+static int64_t given_up(const struct rig *r)
+{
+    struct qn_cache_stats s = stats(r);
+    return s.evicted_tokens + s.thinned;
+}
+
+static void fill_others(struct rig *r, int64_t limit)
+{
+    empty_cache(r, limit);
+    for (int i = 0; i < OTHERS; i++) {
+        r->ns = others[i];
+        go(r, N);
+    }
+    r->ns = NULL;
+}
+
+static void check_refused(struct rig *r, const char *what, const int32_t had[OTHERS])
+{
+    int32_t have[OTHERS];
+    int64_t gone = given_up(r);
+    struct cache_file_told t = restore(r, "t", 0);
+    if (t.err.code != QN_BAD_INPUT && t.err.code != QN_UNSUPPORTED)
+        fail_msg("%s: status %d: %s", what, t.err.code, t.err.msg);
+    if (given_up(r) != gone)
+        fail_msg("%s: others gave way to a file that was refused", what);
+    look_at_others(r, have);
+    assert_memory_equal(have, had, sizeof have);
+}
+
+/* A cache full of other lines keeps them when a file is damaged, wherever; the whole one then makes
+ * them give way, and only once: what is there is not read in again. */
+static void others_stay(const struct kind *k)
+{
+    struct rig *r = make_rig(k);
+    struct buf path = BUF_INIT;
+    int32_t had[OTHERS], have[OTHERS];
+    int64_t bytes = save(r, "t", r->ids, N).bytes;
+    fill_others(r, 0);
+    fill_others(r, idle_bytes(r) * 33 / 32); /* full */
+    look_at_others(r, had);
+    assert_int_equal(had[0], N - 1);
+    conv_path(&path, r->dir, "t");
+    int fd = open(buf_z(&path), O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    const int64_t places[] = {1, 100, 5000, bytes / 2, bytes - 5000, bytes - 1};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        char what[40];
+        uint8_t b;
+        assert_int_equal(pread(fd, &b, 1, places[i]), 1);
+        b ^= 1;
+        assert_int_equal(pwrite(fd, &b, 1, places[i]), 1);
+        snprintf(what, sizeof what, "byte %lld", (long long)places[i]);
+        check_refused(r, what, had);
+        b ^= 1;
+        assert_int_equal(pwrite(fd, &b, 1, places[i]), 1);
+    }
+    struct cache_file_told t = restore(r, "t", 0);
+    assert_int_equal(t.tokens, N);
+    look_at_others(r, have);
+    int64_t gone = given_up(r);
+    assert_true(gone > 0);
+    t = restore(r, "t", 0);
+    assert_int_equal(t.err.code, QN_OK);
+    assert_int_equal(t.tokens, N);
+    assert_int_equal(given_up(r), gone);
+    assert_int_equal(ftruncate(fd, bytes - 1), 0);
+    check_refused(r, "a file cut", have);
+    close(fd);
+    buf_free(&path);
+    free_rig(r);
+}
+
+static void refusals_cost_nothing(void **state)
+{
+    others_stay(&kinds[0]);
+    others_stay(&kinds[2]);
+}
+
 /* Each refusal of the system ends it, loses nothing, and the next one goes well. */
 static void faults(void **state)
 {
@@ -379,8 +488,12 @@ static void faults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind), cmocka_unit_test(answers_go_on), cmocka_unit_test(refusals),
-        cmocka_unit_test(damage),     cmocka_unit_test(faults),
+        cmocka_unit_test(every_kind),
+        cmocka_unit_test(answers_go_on),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(damage),
+        cmocka_unit_test(refusals_cost_nothing),
+        cmocka_unit_test(faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
