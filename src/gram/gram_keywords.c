@@ -87,7 +87,7 @@ static const struct json *by_anchor(const struct json *root, struct str name)
 }
 
 /* What a $ref names; NULL (with a message) when it is not in the schema. */
-static const struct json *resolve(struct compiler *c, const struct json *ref)
+const struct json *schema_resolve(struct compiler *c, const struct json *ref)
 {
     struct str s = json_str(ref), id = json_str(json_get(c->root, "$id"));
     const struct json *at = c->root;
@@ -299,17 +299,17 @@ static bool k_all_of(struct compiler *c, struct sum *s, const struct json *v)
     if (!alternatives_ok(c, "allOf", v))
         return false;
     for (size_t i = 0; i < json_len(v); i++)
-        if (!PUSH(c, &s->parts, ((struct part_schema){json_at(v, i), false})))
+        if (!PUSH(c, &s->parts, ((struct part_schema){json_at(v, i), false, 0})))
             return false;
     return true;
 }
 
 static bool k_ref(struct compiler *c, struct sum *s, const struct json *v)
 {
-    const struct json *to = resolve(c, v);
+    const struct json *to = schema_resolve(c, v);
     if (to && !is_schema(to))
         return schema_bad(c, "$ref", v, "the place of a schema");
-    return to && PUSH(c, &s->parts, ((struct part_schema){to, false}));
+    return to && PUSH(c, &s->parts, ((struct part_schema){to, false, 0}));
 }
 
 static bool k_unique(struct compiler *c, struct sum *s, const struct json *v)
@@ -452,19 +452,9 @@ void schema_sum_free(struct sum *s)
     free(s->parts.v);
 }
 
-static bool is_alternative(const struct json *of, const struct json *p)
-{
-    static const char *const lists[] = {"anyOf", "oneOf"};
-    for (int k = 0; k < 2; k++)
-        for (size_t i = 0; i < json_len(json_get(of, lists[k])); i++)
-            if (json_at(json_get(of, lists[k]), i) == p)
-                return true;
-    return false;
-}
-
 /* Was part i looked at already, or its alternatives chosen when the conj was made? An alternative
- * that leads back to the schema it was chosen for adds nothing to it. */
-static bool was_seen(struct sum *s, struct conj k, int32_t i)
+ * that leads back to the schema it was chosen for gives no value. */
+static bool was_seen(struct compiler *c, struct sum *s, struct conj k, int32_t i)
 {
     struct part_schema p = s->parts.v[i];
     for (int32_t j = 0; j < i; j++)
@@ -473,8 +463,7 @@ static bool was_seen(struct sum *s, struct conj k, int32_t i)
     for (int32_t j = 0; j < k.n && i >= k.n; j++) {
         if (k.v[j].s != p.s)
             continue;
-        for (int32_t m = 0; m < k.n && k.v[j].bare; m++)
-            s->never |= !k.v[m].bare && is_alternative(p.s, k.v[m].s);
+        s->never |= !k.v[p.origin].bare && schema_leads_to(c, k, j, p.origin);
         return true;
     }
     return false;
@@ -484,15 +473,18 @@ bool schema_sum(struct compiler *c, struct conj k, struct sum *s)
 {
     *s = (struct sum){.types = T_ALL, .max_len = -1, .max_items = -1, .max_props = -1};
     for (int32_t i = 0; i < k.n; i++)
-        if (!PUSH(c, &s->parts, k.v[i]))
+        if (!PUSH(c, &s->parts, ((struct part_schema){k.v[i].s, k.v[i].bare, i})))
             return false;
     for (int32_t i = 0; i < s->parts.n; i++) {
+        int32_t more = s->parts.n;
         if (i > PARTS_MAX) {
             gb_fail(c->b, QN_UNSUPPORTED, "allOf", "more than %d schemas for one value", PARTS_MAX);
             return false;
         }
-        if (!was_seen(s, k, i) && !one_schema(c, s, s->parts.v[i]))
+        if (!was_seen(c, s, k, i) && !one_schema(c, s, s->parts.v[i]))
             return false;
+        for (; more < s->parts.n; more++)
+            s->parts.v[more].origin = s->parts.v[i].origin;
     }
-    return true;
+    return !s->sealed || schema_seals(c, s);
 }

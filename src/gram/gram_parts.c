@@ -363,12 +363,15 @@ static int32_t one_more(const struct object *o, int32_t count)
     return count + 1 < o->counts ? count + 1 : o->max < 0 ? o->counts - 1 : -1;
 }
 
-/* The other members, after `count` declared ones. */
+/* The other members, after `count` declared ones. Their names may be alike, which makes them one
+ * property for whoever reads the answer: towards the lower limit all of them count as one. */
 static int32_t others(struct object *o, int32_t count, int some)
 {
     struct gb *b = o->c->b;
     int64_t min = o->min > count ? o->min - count : 0;
     int64_t max = o->max < 0 ? -1 : o->max > count ? o->max - count : 0;
+    if (min > 1 && !b->lenient)
+        return X_NONE;
     if (o->extra == X_NONE)
         return min > 0 ? X_NONE : X_EMPTY;
     int32_t next = X_SEQ(b, x_litz(b, ","), x_ws(b), o->extra);
@@ -434,6 +437,11 @@ static int32_t build(struct object *o)
         return X_NONE;
     if (o->min > o->members.n && o->extra == X_NONE)
         return gb_none(b, "minProperties", "%lld properties, but only %d are described",
+                       (long long)o->min, o->members.n);
+    if (o->min > o->members.n + 1 && !b->lenient)
+        return gb_fail(b, QN_UNSUPPORTED, "minProperties",
+                       "%lld, but only %d are described; those of other names could be alike, so "
+                       "they count as one",
                        (long long)o->min, o->members.n);
     int32_t ws = x_ws(b), inner = order(o);
     return X_SEQ(b, x_litz(b, "{"), ws, inner, ws, x_litz(b, "}"));

@@ -19,8 +19,15 @@
 #define DATE  "(?:[1-9][0-9]{3}-" MONTH_DAY "|" LEAP_DAY ")"
 #define CLOCK "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 #define TIME  CLOCK ":[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-]" CLOCK ")"
-#define LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define HOST  LABEL "(?:\\." LABEL "){0,2}"
+#define AN    "[A-Za-z0-9]"
+#define ANH   "[A-Za-z0-9-]"
+/* No label has hyphens in its third and fourth place: what may follow "xn--" is not checked. */
+#define LABEL                                                                                      \
+    AN "(?:" AN "|" ANH AN "(?:" ANH "{0,59}" AN ")?|" ANH "-" AN "(?:" ANH "{0,58}" AN ")?)?"
+#define HOST LABEL "(?:\\." LABEL "){0,2}"
+/* RFC 3986 does not look into names. */
+#define NAME  AN "(?:" ANH "{0,61}" AN ")?"
+#define NAMES NAME "(?:\\." NAME "){0,2}"
 #define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
 #define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define IPV4  OCTET "(?:\\." OCTET "){3}"
@@ -35,7 +42,10 @@
 #define TAIL  "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
 #define PATH  "(?:/" PCHAR "*)*"
 #define URI                                                                                        \
-    "[A-Za-z][A-Za-z0-9+.-]{0,20}:(?://" HOST "(?::[0-9]{1,5})?" PATH "|/?" PCHAR "+" PATH ")" TAIL
+    "[A-Za-z][A-Za-z0-9+.-]{0,20}:(?://" NAMES "(?::[0-9]{1,5})?" PATH "|/?" PCHAR "+" PATH ")" TAIL
+#define REFERENCE                                                                                  \
+    "(?:" URI "|//" NAMES "(?::[0-9]{1,5})?" PATH TAIL "|(?:/(?:" PCHAR "+" PATH                   \
+    ")?|(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})+" PATH ")?" TAIL ")"
 #define POINTER "(?:/(?:[^/~]|~[01])*)*"
 #define NUMBER  "[0-9]{1,6}"
 #define DAYS    NUMBER "D"
@@ -61,10 +71,8 @@ static const struct {
     {"ipv6", IPV6},
     {"uri", URI},
     {"iri", URI},
-    {"uri-reference",
-     "(?:" URI "|/?(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})*" PATH TAIL ")"},
-    {"iri-reference",
-     "(?:" URI "|/?(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})*" PATH TAIL ")"},
+    {"uri-reference", REFERENCE},
+    {"iri-reference", REFERENCE},
     {"json-pointer", POINTER},
     {"relative-json-pointer", "(?:0|[1-9][0-9]{0,8})(?:#|" POINTER ")"},
     {"uri-template", NULL},

@@ -112,50 +112,10 @@ int32_t schema_ref(struct compiler *c, struct conj k, const char *step, struct s
 
 /* ---- enum and const -------------------------------------------------------------------------- */
 
-static int type_of(const struct json *v)
-{
-    int64_t i;
-    switch (json_type(v)) {
-    case JSON_NULL:
-        return T_NULL;
-    case JSON_BOOL:
-        return T_BOOL;
-    case JSON_INT:
-        return T_INT;
-    case JSON_REAL:
-        return json_i64(v, &i) ? T_INT : T_NUM;
-    case JSON_STR:
-        return T_STR;
-    case JSON_ARR:
-        return T_ARR;
-    default:
-        return T_OBJ;
-    }
-}
-
-static bool same_text(const struct json *a, const struct json *b)
-{
-    struct buf x = BUF_INIT, y = BUF_INIT;
-    json_w_value(&x, a);
-    json_w_value(&y, b);
-    bool same = !x.failed && !y.failed && str_eq(buf_str(&x), buf_str(&y));
-    buf_free(&x);
-    buf_free(&y);
-    return same;
-}
-
-static bool in_list(const struct json *list, const struct json *v)
-{
-    for (size_t i = 0; i < json_len(list); i++)
-        if (same_text(json_at(list, i), v))
-            return true;
-    return false;
-}
-
 /* Does a value of enum or const meet the other keywords? */
 static bool fits(struct compiler *c, const struct sum *s, const struct json *v, struct product *p)
 {
-    int type = type_of(v);
+    int type = schema_type_of(v);
     if (s->typed && !(s->types & type))
         return false;
     if (type == T_INT || type == T_NUM)
@@ -185,9 +145,9 @@ static int32_t literals(struct compiler *c, const struct sum *s)
         const struct json *x = s->consts.n ? s->consts.v[0] : json_at(list, i);
         bool in = fits(c, s, x, &p);
         for (int32_t k = 0; in && k < s->consts.n; k++)
-            in = same_text(x, s->consts.v[k]);
+            in = schema_same(x, s->consts.v[k]);
         for (int32_t k = s->consts.n ? 0 : 1; in && k < s->enums.n; k++)
-            in = in_list(s->enums.v[k], x);
+            in = schema_in_list(s->enums.v[k], x);
         struct buf t = BUF_INIT;
         if (in)
             json_w_value(&t, x);
@@ -210,133 +170,6 @@ static int32_t literals(struct compiler *c, const struct sum *s)
 
 /* ---- alternatives ---------------------------------------------------------------------------- */
 
-/* Can one value meet both? false only when surely not. */
-static bool may_overlap(struct compiler *c, const struct sum *a, const struct sum *b);
-
-static const struct json *prop_of(const struct sum *s, struct str name)
-{
-    for (int32_t i = 0; i < s->objects.n; i++) {
-        const struct json *p = json_get_str(json_get(s->objects.v[i], "properties"), name);
-        if (p)
-            return p;
-    }
-    return NULL;
-}
-
-static bool requires(const struct sum *s, struct str name)
-{
-    for (int32_t i = 0; i < s->required.n; i++)
-        if (str_eq(s->required.v[i], name))
-            return true;
-    return false;
-}
-
-/* Objects without names of their own beyond the declared ones. */
-static bool is_closed(const struct sum *s)
-{
-    bool named = false, open = false;
-    for (int32_t i = 0; i < s->objects.n; i++) {
-        const struct json *more = json_get(s->objects.v[i], "additionalProperties");
-        named |= json_len(json_get(s->objects.v[i], "properties")) > 0;
-        open |= json_get(s->objects.v[i], "patternProperties") != NULL;
-        open |= more && !(json_type(more) == JSON_BOOL && !json_bool(more));
-    }
-    return named && !open;
-}
-
-/* b's objects need a property that a's never have. */
-static bool needs_foreign(const struct sum *a, const struct sum *b)
-{
-    if (!is_closed(a))
-        return false;
-    for (int32_t i = 0; i < b->required.n; i++)
-        if (!prop_of(a, b->required.v[i]))
-            return true;
-    return false;
-}
-
-static bool values_overlap(struct compiler *c, const struct json *x, const struct json *y)
-{
-    struct part_schema px = {x, false}, py = {y, false};
-    struct sum a, b = {0};
-    bool overlap = true;
-    if (schema_sum(c, (struct conj){&px, 1}, &a) && schema_sum(c, (struct conj){&py, 1}, &b)) {
-        bool lists = (a.enums.n || a.consts.n) && (b.enums.n || b.consts.n);
-        if (!(a.types & b.types))
-            overlap = false;
-        else if (lists)
-            overlap = may_overlap(c, &a, &b);
-    }
-    schema_sum_free(&a);
-    schema_sum_free(&b);
-    return overlap;
-}
-
-static bool lists_overlap(const struct sum *a, const struct sum *b)
-{
-    const struct json *x = a->enums.n ? a->enums.v[0] : NULL;
-    for (size_t i = 0; i < (a->consts.n ? 1 : json_len(x)); i++) {
-        const struct json *v = a->consts.n ? a->consts.v[0] : json_at(x, i);
-        bool in_consts = b->consts.n && same_text(b->consts.v[0], v);
-        if (b->consts.n ? in_consts : in_list(b->enums.v[0], v))
-            return true;
-    }
-    return false;
-}
-
-static bool may_overlap(struct compiler *c, const struct sum *a, const struct sum *b)
-{
-    int x = a->typed || !a->hints ? a->types : a->hints;
-    int y = b->typed || !b->hints ? b->types : b->hints;
-    int both = x & y;
-    if (a->never || b->never)
-        return false;
-    if ((a->enums.n || a->consts.n) && (b->enums.n || b->consts.n))
-        return lists_overlap(a, b);
-    if (!both)
-        return false;
-    if (both != T_OBJ)
-        return true;
-    if (needs_foreign(a, b) && needs_foreign(b, a))
-        return false;
-    for (int32_t i = 0; i < a->required.n; i++) {
-        struct str name = a->required.v[i];
-        const struct json *p = prop_of(a, name), *q = prop_of(b, name);
-        if (p && q && requires(b, name) && !values_overlap(c, p, q))
-            return false;
-    }
-    return true;
-}
-
-/* exactly one of them: only where no value can meet two. */
-static void check_one_of(struct compiler *c, const struct json *list)
-{
-    size_t n = json_len(list);
-    if (n > 100) {
-        schema_refuse(c, "oneOf", "more than 100 alternatives");
-        return;
-    }
-    struct sum *v = calloc(n, sizeof *v);
-    if (!v) {
-        gb_no_memory(c->b);
-        return;
-    }
-    for (size_t i = 0; i < n && c->b->st == QN_OK; i++) {
-        struct part_schema p = {json_at(list, i), false};
-        schema_sum(c, (struct conj){&p, 1}, &v[i]);
-    }
-    for (size_t i = 0; i < n && c->b->st == QN_OK; i++)
-        for (size_t k = 0; k < i && c->b->st == QN_OK; k++)
-            if (may_overlap(c, &v[k], &v[i]))
-                gb_fail(c->b, QN_UNSUPPORTED, "oneOf",
-                        "alternatives %zu and %zu may hold at once; use anyOf, or a required "
-                        "property with a different const in each",
-                        k, i);
-    for (size_t i = 0; i < n; i++)
-        schema_sum_free(&v[i]);
-    free(v);
-}
-
 /* Every way to choose one alternative of each anyOf and oneOf. */
 static int32_t unions(struct compiler *c, const struct sum *s)
 {
@@ -345,7 +178,7 @@ static int32_t unions(struct compiler *c, const struct sum *s)
     int32_t n_list = 0;
     int64_t ways = 1;
     for (int32_t i = 0; i < s->one_of.n && !b->lenient && b->st == QN_OK; i++)
-        check_one_of(c, s->one_of.v[i]);
+        schema_one_of(c, s, s->one_of.v[i]);
     for (int32_t i = 0; i < s->any_of.n + s->one_of.n; i++) {
         const struct json *l = i < s->any_of.n ? s->any_of.v[i] : s->one_of.v[i - s->any_of.n];
         ways *= (int64_t)json_len(l);
@@ -363,7 +196,7 @@ static int32_t unions(struct compiler *c, const struct sum *s)
         if (!k.v)
             break;
         for (int32_t i = 0; i < s->parts.n; i++)
-            k.v[k.n++] = (struct part_schema){s->parts.v[i].s, true};
+            k.v[k.n++] = (struct part_schema){s->parts.v[i].s, true, 0};
         for (int32_t i = 0; i < n_list; i++) {
             int64_t n = (int64_t)json_len(lists[i]);
             conj_add(&k, json_at(lists[i], (size_t)(left % n)));
@@ -430,7 +263,7 @@ static void note_where(struct compiler *c)
 int32_t x_schema(struct gb *b, const struct json *schema)
 {
     struct compiler c = {.b = b, .root = schema, .mem = arena_create((size_t)256 << 20)};
-    struct part_schema p = {schema, false};
+    struct part_schema p = {schema, false, 0};
     if (!c.mem)
         return gb_no_memory(b);
     if (!is_schema(schema)) {

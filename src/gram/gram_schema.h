@@ -24,6 +24,7 @@ enum {
 struct part_schema {
     const struct json *s;
     bool bare;
+    int32_t origin; /* in a sum's parts: the one of the conj that led here */
 };
 
 struct conj {
@@ -68,6 +69,7 @@ struct compiler {
     VEC(struct job) jobs; /* every conj, made or still to be */
     struct itab tab;
     int32_t done;     /* jobs made */
+    int64_t steps;    /* of schema_leads_to */
     struct str where; /* of the job being made */
 };
 
@@ -96,10 +98,23 @@ int32_t schema_object(struct compiler *c, const struct sum *s);
 void schema_string_factors(struct compiler *c, const struct sum *s, struct product *p);
 bool schema_number_fits(const struct sum *s, const struct json *v);
 
+/* What a $ref names; NULL (with a message) when it is not in the schema. */
+const struct json *schema_resolve(struct compiler *c, const struct json *ref);
+int schema_type_of(const struct json *v); /* T_... */
+/* Equal as JSON values: 1 is 1.0, the order of members does not count. */
+bool schema_same(const struct json *a, const struct json *b);
+bool schema_in_list(const struct json *list, const struct json *v);
+/* Refuses a oneOf whose alternatives could hold at once, together with the rest of the sum. */
+void schema_one_of(struct compiler *c, const struct sum *s, const struct json *list);
+/* Do keywords that apply schemas to the same value lead from one schema of a conj to another? */
+bool schema_leads_to(struct compiler *c, struct conj k, int32_t from, int32_t to);
+/* Refuses unevaluatedProperties: false where members are declared out of its sight. */
+bool schema_seals(struct compiler *c, const struct sum *s);
+
 /* Adds a schema to a conj that has room for it. */
 static inline void conj_add(struct conj *k, const struct json *s)
 {
-    k->v[k->n++] = (struct part_schema){s, false};
+    k->v[k->n++] = (struct part_schema){s, false, 0};
 }
 struct conj conj_room(struct compiler *c, int32_t n);
 

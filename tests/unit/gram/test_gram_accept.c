@@ -316,6 +316,81 @@ static void schema_combined(void **state)
     CHECK(GRAM_JSON_SCHEMA, rows);
 }
 
+/* Unions that are reached through $ref and allOf, alone, twice and around themselves. */
+static void schema_unions(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"$ref\":\"#/$defs/u\",\"$defs\":{\"u\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":"
+         "\"null\"}]}}}",
+         {"1", "null"},
+         {"\"a\"", "true"}},
+        {"{\"$ref\":\"#/$defs/u\",\"$defs\":{\"u\":{\"oneOf\":[{\"type\":\"integer\"},{\"type\":"
+         "\"null\"}]}}}",
+         {"1", "null"},
+         {"\"a\"", "true"}},
+        {"{\"allOf\":[{\"allOf\":[{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}]}]},{"
+         "\"minimum\":3}]}",
+         {"3", "null"},
+         {"2", "\"a\""}},
+        {"{\"properties\":{\"a\":{\"$ref\":\"#/$defs/u\",\"description\":\"d\"},\"b\":{\"$ref\":"
+         "\"#/$defs/u\"}},\"required\":[\"a\"],\"$defs\":{\"u\":{\"anyOf\":[{\"$ref\":"
+         "\"#/$defs/n\"},{\"type\":\"null\"}]},\"n\":{\"oneOf\":[{\"type\":\"integer\"},{\"type\":"
+         "\"string\"}]}}}",
+         {"{\"a\":1}", "{\"a\":\"x\",\"b\":null}", "{\"a\":null,\"b\":7}"},
+         {"{\"a\":true}", "{}", "{\"a\":1,\"b\":[]}"}},
+        {"{\"allOf\":[{\"$ref\":\"#/$defs/u\"},{\"$ref\":\"#/$defs/"
+         "v\"}],\"$defs\":{\"u\":{\"anyOf\":["
+         "{\"type\":\"integer\"},{\"type\":\"null\"}]},\"v\":{\"anyOf\":[{\"type\":\"string\"},{"
+         "\"$ref\":\"#/$defs/u\"}]}}}",
+         {"1", "null"},
+         {"\"a\""}},
+        {"{\"$ref\":\"#/$defs/e\",\"$defs\":{\"e\":{\"anyOf\":[{\"type\":\"integer\"},{\"type\":"
+         "\"array\",\"items\":{\"$ref\":\"#/$defs/e\"}}]}}}",
+         {"1", "[]", "[1,[2,[]]]"},
+         {"null", "[null]"}},
+        {"{\"anyOf\":[{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"integer\"}]},{\"type\":\"string\"}]"
+         "}",
+         {"1", "\"a\""},
+         {"null", "{}", "[]"}},
+    };
+    CHECK(GRAM_JSON_SCHEMA, rows);
+}
+
+/* Equality of numbers and objects, names that could be alike, formats to their ends. */
+static void schema_strict(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"const\":10,\"enum\":[1e1,2]}", {"10"}, {"2", "1e1"}},
+        {"{\"enum\":[{\"a\":1,\"b\":[2.0]},3],\"const\":{\"b\":[2],\"a\":1.0}}",
+         {"{\"b\":[2],\"a\":1.0}"},
+         {"3"}},
+        {"{\"oneOf\":[{\"const\":1.5},{\"enum\":[15,0.15]}]}", {"1.5", "15", "0.15"}, {"1"}},
+        {"{\"oneOf\":[{\"type\":\"object\"},{\"const\":\"all\"}]}", {"{}", "\"all\""}, {"\"x\""}},
+        {"{\"type\":\"object\",\"oneOf\":[{\"properties\":{\"a\":{}},\"required\":[\"a\"]},{"
+         "\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         {"{\"a\":1}", "{\"b\":1}"},
+         {"{\"a\":1,\"b\":1}", "{}"}},
+        {"{\"properties\":{\"a\":{},\"b\":{}},\"additionalProperties\":true,\"minProperties\":2}",
+         {"{\"a\":1,\"b\":2}", "{\"b\":1,\"x\":2}", "{\"a\":1,\"x\":2,\"x\":3}"},
+         {"{\"x\":1,\"x\":2}", "{\"x\":1,\"y\":2}", "{\"a\":1}"}},
+        {"{\"type\":\"object\",\"allOf\":[{\"properties\":{\"a\":{}}}],"
+         "\"unevaluatedProperties\":false}",
+         {"{\"a\":1}", "{}"},
+         {"{\"b\":1}"}},
+        {"{\"$ref\":\"#/$defs/p\",\"unevaluatedProperties\":false,\"$defs\":{\"p\":{\"anyOf\":[{"
+         "\"properties\":{\"a\":{}}},{\"properties\":{\"b\":{}}}]}}}",
+         {"{\"a\":1}", "{\"b\":1}"},
+         {"{\"c\":1}"}},
+        {"{\"format\":\"hostname\"}",
+         {"\"a\"", "\"a-b.c\"", "\"ab-c\"", "\"a--b\"", "\"abc--d\""},
+         {"\"xn--x\"", "\"ab--c\"", "\"a.ab--\"", "\"a-\"", "\"-a\"", "\"ab-\"", "\"a--\""}},
+        {"{\"format\":\"uri-reference\"}",
+         {"\"//h:80/p\"", "\"/\"", "\"/a//b\"", "\"\"", "\"a/b:c\"", "\"?q#f\"", "\"//xn--ab\""},
+         {"\"//h:x/p\"", "\"//a@b@c/\"", "\"1:b\""}},
+    };
+    CHECK(GRAM_JSON_SCHEMA, rows);
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 struct refusal {
@@ -356,6 +431,47 @@ static void refusals(void **state)
          QN_BAD_INPUT},
         {GRAM_JSON_SCHEMA, "{\"multipleOf\":0}", "multipleOf", "", QN_BAD_INPUT},
         {GRAM_JSON_SCHEMA, "{\"minItems\":-1}", "minItems", "", QN_BAD_INPUT},
+        /* oneOf: what the schemas around an alternative add, equal values, types by keyword */
+        {GRAM_JSON_SCHEMA,
+         "{\"properties\":{\"a\":{},\"b\":{}},\"oneOf\":[{\"properties\":{\"a\":{}},\"required\":["
+         "\"a\"]},{\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         "oneOf", "", QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA,
+         "{\"additionalProperties\":{},\"oneOf\":[{\"properties\":{\"a\":{}},\"required\":[\"a\"]},"
+         "{"
+         "\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         "oneOf", "", QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA,
+         "{\"required\":[\"b\"],\"oneOf\":[{\"properties\":{\"a\":{}},\"required\":[\"a\"]},{"
+         "\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         "oneOf", "", QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA,
+         "{\"type\":\"object\",\"anyOf\":[{\"properties\":{\"b\":{}}}],\"oneOf\":[{\"properties\":{"
+         "\"a\":{}},\"required\":[\"a\"]},{\"properties\":{\"b\":{}},\"required\":[\"b\"]}]}",
+         "oneOf", "", QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA, "{\"oneOf\":[{\"const\":1},{\"enum\":[1.0,2]}]}", "oneOf", "",
+         QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA,
+         "{\"oneOf\":[{\"const\":{\"a\":1,\"b\":2}},{\"const\":{\"b\":2,\"a\":1}}]}", "oneOf", "",
+         QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA, "{\"oneOf\":[{\"required\":[\"a\"]},{\"minimum\":3}]}", "oneOf", "type",
+         QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA, "{\"oneOf\":[{\"type\":\"string\"},{\"minimum\":3}]}", "oneOf", "type",
+         QN_UNSUPPORTED},
+        /* unevaluatedProperties sees its own schema and what that one holds, nothing around it */
+        {GRAM_JSON_SCHEMA,
+         "{\"allOf\":[{\"properties\":{\"a\":{}}},{\"unevaluatedProperties\":false}]}",
+         "unevaluatedProperties", "", QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA,
+         "{\"properties\":{\"a\":{}},\"$ref\":\"#/$defs/s\",\"$defs\":{\"s\":{"
+         "\"unevaluatedProperties\":false}}}",
+         "unevaluatedProperties", "", QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA,
+         "{\"properties\":{\"a\":{}},\"anyOf\":[{\"properties\":{\"b\":{}},"
+         "\"unevaluatedProperties\":false}]}",
+         "unevaluatedProperties", "", QN_UNSUPPORTED},
+        {GRAM_JSON_SCHEMA, "{\"type\":\"object\",\"minProperties\":2}", "minProperties", "alike",
+         QN_UNSUPPORTED},
         {GRAM_REGEX, "a\\bb", "pattern", "boundary", QN_UNSUPPORTED},
         {GRAM_REGEX, "(a", "pattern", "group", QN_BAD_INPUT},
         {GRAM_REGEX, "a)", "pattern", "", QN_BAD_INPUT},
@@ -565,6 +681,7 @@ int main(void)
         cmocka_unit_test(gbnf),           cmocka_unit_test(any_object),
         cmocka_unit_test(schema_scalars), cmocka_unit_test(schema_strings),
         cmocka_unit_test(schema_parts),   cmocka_unit_test(schema_combined),
+        cmocka_unit_test(schema_strict),  cmocka_unit_test(schema_unions),
         cmocka_unit_test(refusals),       cmocka_unit_test(places),
         cmocka_unit_test(compact),        cmocka_unit_test(thinking),
         cmocka_unit_test(tags),           cmocka_unit_test(styles),
