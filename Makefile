@@ -8,7 +8,7 @@ PORT  ?= 8080
 J     ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test build check asan tsan clang soak soak-long spec-same cache-soak kills fuzz kcheck bench format format-check install clean
+.PHONY: help run test build check asan tsan clang soak soak-long spec-same cache-soak sanitize-all kills fuzz kcheck bench format format-check install clean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -68,6 +68,10 @@ soak-long: ## 100,000 generated tokens of a windowed model in three KV formats: 
 	@$(MAKE) build
 	@ninja -C $(BUILD) -j $(J) --quiet tests/unit/model/test_kv_quant
 	@QUERN_SOAK_TOKENS=100000 $(BUILD)/tests/unit/model/test_kv_quant
+
+sanitize-all: ## the sanitizers' tests with nothing left out for time: an hour or two
+	@tools/setup.sh test $(BUILD)
+	@python3 tools/run_tests.py --build $(BUILD) $@
 
 CACHE_OPS ?= 25000
 cache-soak: ## 100,000 random operations and more against cache tree, KV pages and disk, under ASan and TSan

@@ -127,7 +127,7 @@ class Runner:
         return [t for t in self.introspect(folder, "tests")
                 if (only is None or only in suites(t)) and not suites(t) & set(without)]
 
-    def meson_test(self, folder, title, only=None, without=()):
+    def meson_test(self, folder, title, only=None, without=(), patience=PATIENCE):
         chosen = self.tests_of(folder, only, without)
         if not chosen:
             say(f"{title}: no tests")
@@ -137,7 +137,7 @@ class Runner:
         log.unlink(missing_ok=True)
         env = dict(os.environ, **SANITIZER_ENV)
         command = ["meson", "test", "-C", str(folder), "--no-rebuild", "--print-errorlogs",
-                   "--num-processes", JOBS, "--timeout-multiplier", PATIENCE]
+                   "--num-processes", JOBS, "--timeout-multiplier", patience]
         command += ["--suite", only] if only else []
         for s in without:
             command += ["--no-suite", s]
@@ -187,23 +187,23 @@ class Runner:
                 link.symlink_to("src/cli/quern")
             self.meson_test(self.build, "tests, gcc")
 
-    def sanitizer_build(self, name):
-        """The configured folder, or None."""
-        folder = self.build / name
+    def sanitizer_build(self, name, whole=False):
+        """The configured folder, or None. whole: nothing is left out of its tests for time."""
+        folder = self.build / (f"{name}-whole" if whole else name)
+        args = "['-g1', '-DFEWER=0']" if whole else "-g1"
         # Warnings are errors in the plain builds; gcc's guesses differ under instrumentation.
-        options = [f"-Db_sanitize={SANITIZERS[name]}", "-Db_lundef=false", "-Doptimization=1", "-Dc_args=-g1",
-                   "-Dwerror=false"]
+        options = [f"-Db_sanitize={SANITIZERS[name]}", "-Db_lundef=false", "-Doptimization=1", f"-Dc_args={args}", "-Dwerror=false"]
         return folder if self.configure(folder, options, "gcc") else None
 
-    def sanitized(self, name, title, only=None, without=()):
-        folder = self.sanitizer_build(name)
+    def sanitized(self, name, title, only=None, without=(), whole=False):
+        folder = self.sanitizer_build(name, whole)
         if not folder:
             return
         targets = self.programs_of(folder, self.tests_of(folder, only, without))
         if not targets:
             say(f"{title}: no tests")
         elif self.compile(folder, targets):
-            self.meson_test(folder, title, only, without)
+            self.meson_test(folder, title, only, without, "50" if whole else PATIENCE)
 
     def stage_asan(self):
         self.sanitized("asan", "address and undefined-behaviour sanitizers",
@@ -211,6 +211,11 @@ class Runner:
 
     def stage_tsan(self):
         self.sanitized("tsan", "thread sanitizer", only="thread")
+
+    def stage_sanitize_all(self):
+        """What the two stages above leave out for time, too (tests/sanitized.h)."""
+        self.sanitized("asan", "address and undefined-behaviour sanitizers, whole", without=("tools",), whole=True)
+        self.sanitized("tsan", "thread sanitizer, whole", only="thread", whole=True)
 
     def stage_cache_soak(self):
         """Random operations against the cache's tree, KV pages and disk: QUERN_CACHE_OPS of each kind."""
@@ -276,7 +281,7 @@ class Runner:
 
 STAGES = ["checks", "gcc", "python", "asan", "tsan", "clang"]
 QUICK = ["checks", "gcc"]
-LONG = ["cache-soak"]  # only by name
+LONG = ["cache-soak", "sanitize-all"]  # only by name
 
 
 def main():

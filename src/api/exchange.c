@@ -20,8 +20,9 @@ struct slot {
     struct gen *gen;        /* NULL = free */
     struct outparse *parse; /* NULL = its text is content as it is */
     int32_t choice;
-    bool enough;  /* cancelled because the rest is of no interest */
-    int64_t mark; /* the watcher's */
+    int32_t n_token; /* read so far */
+    bool enough;     /* cancelled: the answer is over, and what is made meanwhile is not of it */
+    int64_t mark;    /* the watcher's */
 };
 
 struct exchange {
@@ -107,8 +108,9 @@ static enum qn_status submit(struct exchange *x, struct qn_err *err)
         return st;
     }
     s->choice = x->next++;
+    s->n_token = 0;
     s->enough = false;
-    x->slots[i].mark = 0;
+    s->mark = 0;
     x->n_live++;
     return QN_OK;
 }
@@ -175,7 +177,7 @@ static void end_choice(struct exchange *x, struct slot *s, const struct gen_even
         x->usage.prompt_tokens += u->prompt_tokens;
         x->usage.cached_tokens += u->cached_tokens;
     }
-    x->usage.completion_tokens += u->completion_tokens;
+    x->usage.completion_tokens += s->enough ? s->n_token : u->completion_tokens;
     spec_counts_add(&x->usage.spec, &u->spec);
     x->n_done++;
 }
@@ -217,8 +219,12 @@ static void translate(struct exchange *x, struct slot *s, const struct gen_event
             break;
         }
         ev->kind = API_EV_FINISH;
+        ev->finish = API_FINISH_STOP;
+        if (s->enough)
+            break;
         ev->text = g->text;
-        ev->finish = g->finish == GEN_LENGTH ? API_FINISH_LENGTH : API_FINISH_STOP;
+        if (g->finish == GEN_LENGTH)
+            ev->finish = API_FINISH_LENGTH;
         if (g->finish == GEN_STOP_STRING && g->stop_index >= 0)
             ev->stop = &x->r->stop[g->stop_index];
         break;
@@ -250,7 +256,8 @@ static bool parse(struct exchange *x, struct slot *s, struct api_event *ev)
     if (!s->parse || ev->kind == API_EV_ERROR)
         return true;
     bool over = ev->kind == API_EV_FINISH;
-    outparse_feed(s->parse, ev);
+    if (!s->enough || over)
+        outparse_feed(s->parse, ev);
     if (over)
         x->usage.reasoning_tokens += outparse_reasoning(s->parse);
     if (!over && !s->enough && outparse_over(s->parse)) {
@@ -275,6 +282,7 @@ static bool take(struct exchange *x, int wait_ms, struct api_event *ev)
             continue;
         if (x->watch)
             x->watch(x->watch_arg, &g, &s->mark);
+        s->n_token += g.kind == GEN_TOKEN && !s->enough;
         translate(x, s, &g, ev);
         bool any = parse(x, s, ev);
         if (g.kind == GEN_DONE || g.kind == GEN_ERROR)

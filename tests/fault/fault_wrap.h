@@ -9,16 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
+#include "../sanitized.h"
 
 /* No point while it is set: the calling thread is inside a test double. */
 extern _Thread_local bool fault_exempt;

@@ -142,6 +142,19 @@ def test_parallel_off_gives_one(client):
     assert got["finish"] == ["tool_calls"]
 
 
+@pytest.mark.parametrize("cut", [None, 20, len(call("now")) + 3])
+def test_parallel_off_ends_with_the_call(client, cut):
+    """What a model writes behind its only call, until it is stopped, is of nobody's count."""
+    one = call("now")
+    over = one.index("</function>") + len("</function>")
+    for _ in range(5):
+        got, r = both(client, say(one + " and so on" * 20), tools=TOOLS, parallel_tool_calls=False,
+                      logprobs=True, **({"max_tokens": cut} if cut else {}))
+        n = min(over, cut or over)
+        assert r.usage.completion_tokens == n == len(r.choices[0].logprobs.content), spelled(r.choices[0])
+        assert got["finish"] == ["tool_calls" if n == over else "length"]
+
+
 def test_unknown_function_is_content(client):
     got, _ = both(client, say(call("nope", a=1)), tools=TOOLS)
     assert got == {"content": call("nope", a=1), "reasoning": "", "calls": [], "finish": ["stop"]}

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "../sanitized.h"
 #include "base/buf.h"
 
 /* Asserts QN_OK, printing the error's message otherwise. */

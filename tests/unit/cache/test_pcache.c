@@ -11,12 +11,6 @@
 #include "base/fault.h"
 #include "quern.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1 /* the arithmetic is slow there */
-#else
-#define SANITIZED 0
-#endif
-
 enum { N = 330, LINES = 4, SEQS = 4, INTERVAL = 64 };
 
 /* Lines that part from the first one at some token. */
@@ -163,7 +157,7 @@ static void wander(const char *name, int n_seq, int ops)
     qn_cache_stats(r->c, &st);
     assert_true(st.bytes <= st.bytes_max);
     assert_int_equal(st.reused_tokens, r->reused);
-    assert_true(r->reused > (SANITIZED ? 0 : 300));
+    assert_true(r->reused > (FEWER ? 0 : 300));
     for (int i = 0; i < SEQS; i++)
         free(out[i]);
     rig_down(r);
@@ -172,7 +166,7 @@ static void wander(const char *name, int n_seq, int ops)
 static const char *const models[] = {
     "gemma3_text-q4", /* windows */
     "qwen3_5-moe-q4", /* a recurrent state */
-#if !SANITIZED
+#if !FEWER
     "llama-tied-llama3-q4",                    /* everything kept */
     "gemma4-ple-q4",                           /* windows, shared layers */
     "gpt_oss-mxfp4-experts", "deepseek_v3-q4", /* latents */
@@ -180,7 +174,7 @@ static const char *const models[] = {
     "qwen3_next-q4",
 #endif
 };
-enum { MODELS = sizeof models / sizeof *models, OPS = SANITIZED ? 36 : 100 };
+enum { MODELS = sizeof models / sizeof *models, OPS = FEWER ? 36 : 100 };
 
 static void test_bits_alone(void **state)
 {
@@ -329,7 +323,7 @@ static void test_namespaces(void **state)
 static void walk_faults(const char *name, const char *point)
 {
     struct qn_err err;
-    for (int64_t nth = 1;; nth += SANITIZED ? 4 : 1) {
+    for (int64_t nth = 1;; nth += FEWER ? 4 : 1) {
         struct rig *r = rig_up(name, (int64_t)1 << 30);
         float *a = malloc((size_t)r->v * sizeof *a), *b = malloc((size_t)r->v * sizeof *b);
         int32_t match, failed = 0;
@@ -369,7 +363,7 @@ static void walk_faults(const char *name, const char *point)
 static void test_faults(void **state)
 {
     walk_faults("gemma3_text-q4", "kv.alloc");
-    if (SANITIZED)
+    if (FEWER)
         return;
     walk_faults("gemma3_text-q4", "cache.alloc");
     walk_faults("qwen3_5-moe-q4", "kv.alloc");

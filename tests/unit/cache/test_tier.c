@@ -29,18 +29,8 @@ static const char *const models[] = {
     "gpt_oss-mxfp4-experts", "deepseek_v3-q4", "glm_moe_dsa-shared-q4",
 };
 /* The arithmetic is slow under sanitizers: the first has pages and states. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MODELS = 1 };
-#else
-enum { MODELS = sizeof models / sizeof *models };
-#endif
-/* A late worker may read what the leader already writes anew, and drops what it makes of it
- * (base/pool.h): a race on purpose, of which the thread sanitizer cannot know. */
-#if defined(__SANITIZE_THREAD__)
-enum { THREADS = 1 };
-#else
-enum { THREADS = 2 };
-#endif
+enum { MODELS = FEWER ? 1 : sizeof models / sizeof *models };
+enum { THREADS = RACES ? 1 : 2 };
 
 /* A line of tokens, with the logits of a plain pass. */
 struct line {

@@ -44,7 +44,7 @@ static enum qn_status open_dir(const char *path, bool weights_only, struct outco
 
 static void limit_memory(void)
 {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !SANITIZED
     struct rlimit r = {(rlim_t)1 << 30, (rlim_t)1 << 30};
     setrlimit(RLIMIT_AS, &r);
 #endif

@@ -194,11 +194,7 @@ static double check_format(struct run r, const float *plain)
 
 /* Under a sanitizer, where arithmetic is slow and memory is what is watched: one family of each
  * kind of cache, every other format against the reference, a soak just past where it is full. */
-#ifdef __SANITIZE_ADDRESS__
-enum { FAMILIES = 3, REFERENCES = 2, SOAK_TOKENS = 1200 };
-#else
-enum { FAMILIES = 6, REFERENCES = 1, SOAK_TOKENS = 2500 };
-#endif
+enum { FAMILIES = FEWER ? 3 : 6, REFERENCES = FEWER ? 2 : 1, SOAK_TOKENS = FEWER ? 1200 : 2500 };
 
 /* Full, sliding with full, gated beside a recurrent state, sinks, a window alone, latents with
  * an index. Eight bits are near the truth, and more bits never farther. */

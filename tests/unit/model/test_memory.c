@@ -226,11 +226,7 @@ static void wander(const char *name)
 
 /* Under a sanitizer one family of each kind of cache: windows, state, latents with an index, layers
  * that share. */
-#ifdef __SANITIZE_ADDRESS__
-enum { FAMILIES = 4 };
-#else
-enum { FAMILIES = 9 };
-#endif
+enum { FAMILIES = FEWER ? 4 : 9 };
 
 static void test_same_bits(void **state)
 {

@@ -15,12 +15,6 @@ static const char *shared;
 
 /* A sanitizer's build looks at memory: a little of the arithmetic will do there; the figures are
  * those of the plain build. */
-#if defined(__SANITIZE_ADDRESS__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 static struct qn_engine *open_engine(const char *dir, enum qn_arith arith, enum qn_mtp_mode mtp)
 {
     struct qn_engine_params p = {.model_dir = dir,
@@ -173,7 +167,7 @@ static void need_shared(void)
 static void test_goldens(void **state)
 {
     need_shared();
-    for (size_t i = SANITIZED ? 4 : 0; i < sizeof names / sizeof names[0] - SANITIZED; i++) {
+    for (size_t i = FEWER ? 4 : 0; i < sizeof names / sizeof names[0] - FEWER; i++) {
         char model[600], path[600];
         struct golden g;
         struct qn_err err;
@@ -182,7 +176,7 @@ static void test_goldens(void **state)
         struct qn_engine *e = open_engine(model, QN_ARITH_REFERENCE, QN_MTP_BEHIND_NORM);
         assert_true(qn_mtp_available(e));
         for (int32_t j = 0; j < g.n; j++)
-            if (g.p[j].n_ids <= (SANITIZED ? 16 : 64))
+            if (g.p[j].n_ids <= (FEWER ? 16 : 64))
                 check_golden(e, &g, j, names[i]);
         qn_engine_free(e);
         golden_close(&g);
@@ -580,11 +574,11 @@ static void test_agreement(void **state)
             skip();
         }
         struct qn_engine *e = open_text_engine(dir);
-        int32_t pieces = more ? atoi(more) : SANITIZED ? 1 : PIECES;
+        int32_t pieces = more ? atoi(more) : FEWER ? 1 : PIECES;
         double share = agreement_of(e, text, len, pieces);
         print_message("%s: %.2f %% of the guesses are what the model says (whole text %.2f %%)\n",
                       models[i].name, 100 * share, 100 * models[i].whole);
-        double near = more ? 0.03 : SANITIZED ? 0.2 : 0.002;
+        double near = more ? 0.03 : FEWER ? 0.2 : 0.002;
         assert_true(fabs(share - (more ? models[i].whole : models[i].here)) <= near);
         qn_engine_free(e);
     }

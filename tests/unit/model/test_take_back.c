@@ -13,12 +13,6 @@
 #include "exec/kv.h"
 #include "model/engine.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FEW 2
-#else
-#define FEW 6
-#endif
-
 enum { PAGE = 64, LINE = 5 * PAGE, WALK = 2 * PAGE, MOST = QN_ROLLBACK };
 
 /* Plain decoding of one line: after each token its logits and state, and each page once full. */
@@ -223,7 +217,7 @@ static void forget(void)
 static void check_model(const char *name, const char *kv_quant)
 {
     const char *env = getenv("TAKE_BACK");
-    int n = env ? atoi(env) : FEW;
+    int n = env ? atoi(env) : FEWER ? 2 : 6;
     char dir[600];
     struct qn_err err;
     struct qn_engine_params p = {

@@ -13,12 +13,6 @@
 #include "sched/sched.h"
 #include "scripted.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1 /* the arithmetic is slow there */
-#else
-#define SANITIZED 0
-#endif
-
 enum { LINE = 330, GUESSES = 5, STEP = 64, INTERVAL = 64 };
 
 static struct qn_engine *engine;

@@ -14,12 +14,6 @@
 #include "sched/sched.h"
 #include "scripted.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { N_FORMAT = 5, ASKS = 3, MADE = 24, LONG = 210, SHARED = 110 };
 
 static const char *const formats[N_FORMAT] = {"off", "8", "4", "config", "turbo"};
@@ -230,7 +224,7 @@ static void test_kind(void **state)
     buf_free(&json);
     make_folder(r);
     make_prompts(r);
-    int every = SANITIZED ? 3 : 1; /* the arithmetic is slow there, and memory is what is watched */
+    int every = FEWER ? 3 : 1; /* the arithmetic is slow there, and memory is what is watched */
     for (int f = 0; f < N_FORMAT; f += every)
         cold(r, f);
     for (int f = 0; f < N_FORMAT; f += every)
@@ -250,7 +244,7 @@ static void test_kind(void **state)
 
 int main(void)
 {
-    enum { K = SANITIZED ? 2 : sizeof kinds / sizeof *kinds };
+    enum { K = FEWER ? 2 : sizeof kinds / sizeof *kinds };
     struct CMUnitTest tests[K];
     for (int i = 0; i < K; i++)
         tests[i] = (struct CMUnitTest){kinds[i].model, test_kind, NULL, NULL,

@@ -10,20 +10,13 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "../../sanitized.h"
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 #include "sched/sched.h"
 #include "sched_rig.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED true
-#elif defined(__has_feature)
-#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
-#else
-#define SANITIZED false
-#endif
 
 /* ---- one at a time ------------------------------------------------------------------------- */
 

@@ -11,16 +11,17 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "../../sanitized.h"
 #include "base/rng.h"
 #include "sched/sched.h"
 #include "scripted.h"
 
-#ifdef __SANITIZE_THREAD__
-enum { N = 12, MADE = 16, PROMPT = 40, CROWD = 6 }; /* the kernels are very slow there */
-#elif defined(__SANITIZE_ADDRESS__)
-enum { N = 28, MADE = 24, PROMPT = 120, CROWD = 6 };
-#else
+#if !FEWER
 enum { N = 36, MADE = 40, PROMPT = 200, CROWD = 6 };
+#elif RACES
+enum { N = 12, MADE = 16, PROMPT = 40, CROWD = 6 }; /* the kernels are very slow there */
+#else
+enum { N = 28, MADE = 24, PROMPT = 120, CROWD = 6 };
 #endif
 
 struct want {
@@ -175,11 +176,7 @@ static void test_like_alone(void **state)
 
 /* A pool's late worker may read what the next region writes and loses its result (base/pool.h): by
  * design, and nothing a race detector can know. */
-#ifdef __SANITIZE_THREAD__
-enum { THREADS = 1 };
-#else
-enum { THREADS = 2 };
-#endif
+enum { THREADS = RACES ? 1 : 2 };
 
 static int set_up(void **state)
 {

@@ -14,24 +14,17 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "../../sanitized.h"
 #include "base/rng.h"
 #include "sched/sched.h"
 #include "scripted.h"
 
 enum { INTERVAL = 64, MOST = 600, MADE = 24 };
-/* The kernels are slow under sanitizers; a late worker of the pool is what a race detector may not
- * see (test_sched_lanes.c). */
-#if defined(__SANITIZE_THREAD__)
-enum { CROWD_N = 6, THREADS = 1 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { CROWD_N = 6, THREADS = 2 };
-#else
-enum { CROWD_N = 20, THREADS = 2 };
-#endif
+enum { CROWD_N = FEWER ? 6 : 20, THREADS = RACES ? 1 : 2 };
 
 static const char *const models[] = {
     "qwen3_5-moe-q4",
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if !FEWER
     "gemma3_text-q4",
     "llama-tied-llama3-q4",
     "deepseek_v3-q4",
@@ -451,7 +444,7 @@ static void test_same_bits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#if !defined(__SANITIZE_THREAD__) /* one client at a time, for the most part */
+#if !RACES || !FEWER /* one client at a time, for the most part */
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_cancelled),
         cmocka_unit_test(test_together),

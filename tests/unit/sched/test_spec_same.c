@@ -16,13 +16,7 @@
 #include "sched/sched.h"
 #include "scripted.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1 /* the arithmetic is slow there, and memory is what is watched */
-#else
-#define SANITIZED 0
-#endif
-
-enum { MOST_WANTS = 200, FEW_WANTS = SANITIZED ? 4 : 12, MADE = SANITIZED ? 24 : 48, AT_ONCE = 4 };
+enum { MOST_WANTS = 200, FEW_WANTS = FEWER ? 4 : 12, MADE = FEWER ? 24 : 48, AT_ONCE = 4 };
 enum { PROMPT = 150, FIRST = 64 };
 
 struct want {
