@@ -192,7 +192,8 @@ class Runner:
         folder = self.build / (f"{name}-whole" if whole else name)
         args = "['-g1', '-DFEWER=0']" if whole else "-g1"
         # Warnings are errors in the plain builds; gcc's guesses differ under instrumentation.
-        options = [f"-Db_sanitize={SANITIZERS[name]}", "-Db_lundef=false", "-Doptimization=1", f"-Dc_args={args}", "-Dwerror=false"]
+        options = [f"-Db_sanitize={SANITIZERS[name]}", "-Db_lundef=false", "-Doptimization=1",
+                   f"-Dc_args={args}", "-Dwerror=false"]
         return folder if self.configure(folder, options, "gcc") else None
 
     def sanitized(self, name, title, only=None, without=(), whole=False):
