@@ -352,6 +352,17 @@ void arm_argv_free(char **argv)
 
 /* ---- can it run? ---------------------------------------------------------------------------- */
 
+/* Of what a command printed: the end of a traceback is what says why. At most 200 bytes. */
+static struct str last_line(struct str s)
+{
+    while (s.n && isspace((unsigned char)s.p[s.n - 1]))
+        s.n--;
+    for (size_t i = s.n; i > 0; i--)
+        if (s.p[i - 1] == '\n' || s.n - i == 200)
+            return (struct str){s.p + i, s.n - i};
+    return s;
+}
+
 /* Runs a command to its end and reads what it printed. */
 static enum qn_status ask(const struct arm *a, const char *command, const struct arm_values *v,
                           struct buf *said, struct qn_err *err)
@@ -373,14 +384,9 @@ static enum qn_status ask(const struct arm *a, const char *command, const struct
         st = file_read(log, 1 << 20, said, err);
     unlink(log);
     if (st == QN_OK && (late || c.status != 0)) {
-        while (said->n && isspace((unsigned char)said->p[said->n - 1]))
-            said->n--;
-        size_t n = said->n < 200 ? said->n : 200;
-        st = err_set(err, QN_UNSUPPORTED, "bench", "%s %s%s%.*s", path_base(argv[0]).p,
-                     late ? "does not answer" : "fails", n ? ": " : "", (int)n,
-                     said->n ? said->p + (said->n - n) : "");
-        for (char *p = err ? err->msg : NULL; p && *p; p++)
-            *p = *p == '\n' ? ' ' : *p;
+        struct str why = last_line(buf_str(said));
+        st = err_set(err, QN_UNSUPPORTED, "bench", "%s %s%s" STR_FMT, path_base(argv[0]).p,
+                     late ? "does not answer" : "fails", why.n ? ": " : "", STR_ARG(why));
     }
     arm_argv_free(argv);
     return st;

@@ -375,6 +375,11 @@ def test_dry_run_starts_nothing(bench, arm, tmp_path):
     assert doc is None and not log.exists()
     for part in ("estimate", "Poisson 0.5/s", "mend-a-bug, compacted", "cannot run: false fails"):
         assert part in r.stdout, r.stdout
+    wordy = tmp_path / "wordy"  # of many lines the last says why
+    wordy.write_text("#!/bin/sh\nprintf 'Traceback\\n  File x\\nno such module\\n\\n' >&2; exit 1\n")
+    wordy.chmod(0o755)
+    r, _ = bench(file, "mlx-lm", "--python", str(wordy), "--dry-run", rc=0)
+    assert "cannot run: wordy fails: no such module\n" in r.stdout
 
 
 def test_interrupted_keeps_what_was_measured(env, model, arm, tmp_path):
