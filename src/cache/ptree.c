@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "cache/ptree_int.h"
 
@@ -255,6 +256,7 @@ static void touch(struct ptree *t, struct ptree_node *n, int32_t usable)
         if (n->from >= usable)
             continue;
         n->used = t->clock;
+        n->used_us = t->clock_us;
         if (n->end >= usable)
             n->used_end = t->clock;
     }
@@ -277,6 +279,7 @@ void ptree_find(struct ptree *t, const struct ptree_line *line, int32_t most,
 {
     *out = (struct ptree_found){0};
     t->clock++;
+    t->clock_us = clock_us();
     struct walk w = look(t, line, most, out);
     struct ptree_line front = {line->ns, line->ids, most};
     if (out->n_usable < most && t->tier.find && t->tier.find(t->tier.self, &front, out->n_usable))
@@ -368,6 +371,7 @@ static enum qn_status split(struct ptree *t, struct ptree_node *n, int32_t mid,
     u->part = front;
     u->used = n->used;
     u->used_end = n->used;
+    u->used_us = n->used_us;
     u->mark = n->mark;
     *link_of(t, n) = u;
     u->next = n->next;
@@ -418,6 +422,7 @@ static enum qn_status append(struct ptree *t, struct ptree_node *n, const struct
         }
         link_child(n, c);
         c->used = c->used_end = t->clock;
+        c->used_us = t->clock_us;
         t->stats.n_node++;
         t->stats.n_token += end - from;
         t->stats.kept += end - from;
@@ -452,6 +457,7 @@ static enum qn_status keep(struct ptree *t, const struct ptree_line *line, const
     if (line->n < 1)
         return QN_OK;
     t->clock++;
+    t->clock_us = clock_us();
     enum qn_status st = root_make(t, line->ns, &root, err);
     if (st == QN_OK) {
         st = put(t, root, line, s, err);
@@ -524,6 +530,11 @@ void ptree_node_line(const struct ptree_node *n, int32_t *ids)
 {
     for (; n->parent; n = n->parent)
         memcpy(ids + n->from, n->ids, (size_t)(n->end - n->from) * sizeof *ids);
+}
+
+int64_t ptree_node_used_us(const struct ptree_node *n)
+{
+    return n->used_us;
 }
 
 uint64_t ptree_node_mark(const struct ptree_node *n)

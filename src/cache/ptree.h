@@ -129,6 +129,8 @@ bool ptree_node_good(const struct ptree_node *n);
 bool ptree_node_leaf(const struct ptree_node *n);
 const void *ptree_node_part(const struct ptree_node *n);
 const char *ptree_node_ns(const struct ptree_node *n);
+/* When a line last went through it, on the monotonic clock (clock_us). */
+int64_t ptree_node_used_us(const struct ptree_node *n);
 /* The line up to its end: ids has room for ptree_node_end. */
 void ptree_node_line(const struct ptree_node *n, int32_t *ids);
 /* The tier's own number; 0 at first. When a node is split both halves have it. */

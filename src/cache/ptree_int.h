@@ -15,6 +15,7 @@ struct ptree_node {
     bool good;         /* a sequence can go on behind it */
     uint64_t used;     /* when a line last went through it */
     uint64_t used_end; /* when its end was made, or last gone on from */
+    int64_t used_us;   /* `used` on the monotonic clock */
     uint64_t mark;
     char *ns; /* of a root */
 };
@@ -26,6 +27,7 @@ struct ptree {
     int64_t limit;
     struct ptree_node *roots; /* one of each namespace, with next */
     uint64_t clock;           /* lookups and keeps so far */
+    int64_t clock_us;         /* when it last moved */
     struct ptree_stats stats;
     const void **parts; /* of the last lookup */
     int32_t n_part, cap_part;

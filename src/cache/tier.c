@@ -183,17 +183,21 @@ static void put_free(struct put *p)
 }
 
 /* The writing of p's record has ended. */
-static void put_end(struct tier *t, struct put *p, bool durable)
+static void put_end(struct tier *t, const struct store_done *d)
 {
+    struct put *p = d->owner;
     struct dnode *n = p->node;
     n->waits = false;
     t->n_put--;
     t->puts_ended++;
     if (n->dead) {
         dnode_free(n);
-    } else if (!durable) {
-        t->n_failed++;
-        tier_forget(p->sd, n);
+    } else if (!d->durable) {
+        dtree_drop(&p->sd->disk, n);
+        if (!d->no_room) {
+            t->n_failed++;
+            tier_again(t);
+        }
     }
     put_free(p);
 }
@@ -205,7 +209,7 @@ static void reap(struct tier *t)
     do {
         n = store_reap(t->store, d, REAP);
         for (int32_t i = 0; i < n; i++)
-            put_end(t, d[i].owner, d[i].durable);
+            put_end(t, &d[i]);
     } while (n == REAP);
 }
 
@@ -216,6 +220,7 @@ struct job {
     const struct dchain *before; /* the records that it continues, up to its first token */
     const void *tail;            /* NULL = none */
     bool now;
+    int64_t idle_us; /* nobody used it for so long */
 };
 
 static enum store_answer hand_over(struct side *sd, const struct job *j,
@@ -240,6 +245,7 @@ static enum store_answer hand_over(struct side *sd, const struct job *j,
         .n_part = shapes_choose(sd->is.ex, &all, shape, from, parts),
         .owner = p,
         .now = j->now,
+        .idle_us = j->idle_us,
     };
     if (p->tail)
         parts[item.n_part++] = (struct iovec){p->tail, sd->is.tail_bytes};
@@ -293,12 +299,13 @@ static enum store_answer put(struct side *sd, const struct job *j)
     return a;
 }
 
-/* Records that the store has aged away are forgotten here too. False: there were some. */
+/* Records that the store has aged away are forgotten here too. False: there were some. No reason to
+ * write them again: others would have to go for them, and so on without an end. */
 static bool all_there(struct side *sd, const struct dchain *c)
 {
     for (int32_t i = 0; i < c->n; i++)
         if (!c->v[i]->waits && !store_has(sd->t->store, &c->v[i]->name)) {
-            tier_forget(sd, c->v[i]);
+            dtree_drop(&sd->disk, c->v[i]);
             return false;
         }
     return true;
@@ -320,6 +327,7 @@ struct rest {
     const void *tail;
     int32_t from;
     bool now;
+    int64_t idle_us;
 };
 
 /* All of it, as records of at most RECORD_TOK tokens. */
@@ -343,7 +351,7 @@ static enum store_answer put_rest(struct side *sd, const struct ptree_line *line
             if (n < line->n)
                 kv_prefix_thin(sd->is.ex, p);
             const void *tail = n == line->n ? r->tail : NULL;
-            a = put(sd, &(struct job){p, line, &before, tail, r->now});
+            a = put(sd, &(struct job){p, line, &before, tail, r->now, r->idle_us});
             kv_prefix_free(sd->is.ex, p);
         }
         dchain_free(&before);
@@ -376,8 +384,9 @@ struct pass {
     struct side *sd;
     enum extent extent;
     bool now;
-    bool stopped; /* the store takes nothing more at present */
-    bool later;   /* something was left for later */
+    int64_t idle_us; /* of the node that is looked at */
+    bool stopped;    /* the store takes nothing more at present */
+    bool later;      /* something was left for later */
 };
 
 /* One prefix of tokens [from, n) of what was found. */
@@ -405,7 +414,7 @@ static enum store_answer offer(struct pass *pass, const struct ptree_line *line,
     struct ptree_line l = *line;
     if (!tier_chain(sd, &l, false, &c))
         return STORE_FULL;
-    struct rest r = {.from = missing_from(&c, l.n), .now = pass->now};
+    struct rest r = {.from = missing_from(&c, l.n), .now = pass->now, .idle_us = pass->idle_us};
     bool tokens = c.n_usable >= l.n, there = tokens && (c.tail || !tail);
     dchain_free(&c);
     if (there)
@@ -449,6 +458,7 @@ static void look_at(void *arg, struct ptree_node *node)
     uint64_t epoch = t->epoch;
     bool before = p->later;
     p->later = false;
+    p->idle_us = clock_us() - ptree_node_used_us(node);
     const void *tail = side_tail(p->sd, ptree_node_part(node));
     enum store_answer a = offer(p, &(struct ptree_line){ptree_node_ns(node), ids, n}, tail);
     free(ids);
@@ -485,6 +495,16 @@ static enum extent due(const struct tier *t, bool busy)
     return now - t->pages_us > PAGES_BUSY_US ? WHOLE_PAGES : FULL_RECORDS;
 }
 
+/* What the store found damaged or gone by itself is in memory, perhaps. */
+static void heed_damage(struct tier *t)
+{
+    struct store_stats st;
+    store_stats(t->store, &st);
+    if (st.damaged != t->damaged)
+        tier_again(t);
+    t->damaged = st.damaged;
+}
+
 int32_t tier_tick(struct tier *t, bool busy)
 {
     if (busy != t->busy && !t->flushing)
@@ -498,6 +518,7 @@ int32_t tier_tick(struct tier *t, bool busy)
         since = 0;
     }
     load_tick(t);
+    heed_damage(t);
     if (t->flushing || load_busy(t))
         return 2;
     int32_t old = demote_tick(t);
@@ -557,8 +578,8 @@ static void count_node(void *arg, struct ptree_node *node)
 bool tier_flush(struct tier *t, bool begin, struct tier_flush *out)
 {
     if (begin) {
-        tier_again(t);
-        t->flushing = true;
+        store_check(t->store); /* what was written is there still, or is written again */
+        t->checking = t->flushing = true;
         t->n_failed = 0;
         t->flush_to = -1;
         t->waited = 0;
@@ -566,6 +587,11 @@ bool tier_flush(struct tier *t, bool begin, struct tier_flush *out)
     }
     if (!t->flushing)
         return true;
+    if (t->checking && !store_checked(t->store))
+        return false;
+    if (t->checking)
+        tier_again(t);
+    t->checking = false;
     reap(t);
     if (t->flush_to < 0 && t->n_failed == 0) { /* after a failure once is enough: it is told */
         if (t->dirty)

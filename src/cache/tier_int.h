@@ -39,6 +39,8 @@ struct tier {
 
     uint64_t epoch;
     bool dirty, busy, flushing;
+    bool checking;   /* the flush has the folder looked at first */
+    int64_t damaged; /* records that the store has lost, as far as is known here */
     int32_t n_put;
     int64_t n_failed;         /* since the flush began */
     int64_t puts, puts_ended; /* so far */

@@ -21,11 +21,16 @@
 
 enum { LOCK_STEP_MS = 50, LOCK_WAIT_MS = 2000 };
 
-int64_t wall_ns(void)
+static int64_t wall_ns(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
+int64_t store_now_ns(const struct store *st)
+{
+    return st->start_ns + (clock_us() - st->start_us) * 1000;
 }
 
 void folder_path(struct buf *out, const char *dir, const struct record_name *model)
@@ -98,12 +103,11 @@ enum qn_status store_lock(const char *dir, int wait_ms, int *fd, struct qn_err *
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-/* A model's folder, with a line about it. */
-static enum qn_status folder_make(const struct store *st, const struct record_name *model,
-                                  struct str about, struct qn_err *err)
+enum qn_status folder_make(const struct store *st, int32_t i, struct qn_err *err)
 {
     struct buf path = BUF_INIT;
-    folder_path(&path, st->dir, model);
+    struct str about = str_of(st->abouts[i]);
+    folder_path(&path, st->dir, &st->models[i]);
     enum qn_status s = buf_ok(&path, "a path", err);
     if (s == QN_OK)
         s = dir_make(buf_z(&path), err);
@@ -129,6 +133,19 @@ enum qn_status store_about(const char *dir, const struct record_name *model, str
     return s;
 }
 
+static enum qn_status add_model(struct store *st, const struct record_name *model, struct str about,
+                                struct qn_err *err)
+{
+    char *copy = strndup(about.n ? about.p : "", about.n);
+    if (!copy)
+        QN_FAIL(err, QN_NO_MEMORY, "store", "out of memory for a line about a model");
+    pthread_mutex_lock(&st->mu);
+    st->abouts[st->n_model] = copy;
+    st->models[st->n_model++] = *model;
+    pthread_mutex_unlock(&st->mu);
+    return QN_OK;
+}
+
 static enum qn_status setup(struct store *st, const struct store_params *p, struct qn_err *err)
 {
     pthread_mutex_init(&st->mu, NULL);
@@ -141,13 +158,14 @@ static enum qn_status setup(struct store *st, const struct store_params *p, stru
     st->queue_end = &st->queue;
     st->done_end = &st->done;
     st->lock_fd = -1;
-    st->models[st->n_model++] = p->model;
+    st->start_ns = wall_ns();
+    st->start_us = clock_us();
     st->queue_max = p->queue_bytes ? p->queue_bytes : (int64_t)256 << 20;
     st->stats.max_bytes = p->max_bytes;
     st->dir = strdup(p->dir);
     if (!st->dir)
         QN_FAIL(err, QN_NO_MEMORY, "store", "out of memory for a path");
-    return QN_OK;
+    return add_model(st, &p->model, p->about, err);
 }
 
 enum qn_status store_open(const struct store_params *p, store_each *each, void *arg,
@@ -162,7 +180,7 @@ enum qn_status store_open(const struct store_params *p, store_each *each, void *
     if (s == QN_OK)
         s = store_lock(st->dir, LOCK_WAIT_MS, &st->lock_fd, err);
     if (s == QN_OK)
-        s = folder_make(st, &p->model, p->about, err);
+        s = folder_make(st, 0, err);
     if (s == QN_OK)
         s = scan_open(st, each, arg, err);
     if (s == QN_OK) {
@@ -185,10 +203,8 @@ enum qn_status store_join(struct store *st, const struct record_name *model, str
     if (serves(st, model) || st->n_model == STORE_MODELS)
         QN_FAIL(err, QN_BAD_INPUT, "store", "%s: serves %d models; at most %d, each once", st->dir,
                 st->n_model, STORE_MODELS);
-    QN_TRY(folder_make(st, model, about, err));
-    pthread_mutex_lock(&st->mu);
-    st->models[st->n_model++] = *model;
-    pthread_mutex_unlock(&st->mu);
+    QN_TRY(add_model(st, model, about, err));
+    QN_TRY(folder_make(st, st->n_model - 1, err));
     return scan_join(st, each, arg, err);
 }
 
@@ -241,6 +257,8 @@ void store_close(struct store *st)
     pthread_mutex_destroy(&st->mu);
     pthread_cond_destroy(&st->work);
     pthread_cond_destroy(&st->idle);
+    for (int32_t i = 0; i < st->n_model; i++)
+        free(st->abouts[i]);
     free(st->dir);
     free(st);
 }
@@ -282,7 +300,7 @@ static struct item *item_create(const struct store_item *in)
 }
 
 /* The entry of an item takes its place in the tree; the lock is held. */
-static bool enter(struct store *st, struct item *it, struct entry *parent)
+static bool enter(struct store *st, struct item *it, int64_t idle_us, struct entry *parent)
 {
     struct entry *e = it->e;
     e->name = it->name;
@@ -290,7 +308,7 @@ static bool enter(struct store *st, struct item *it, struct entry *parent)
     e->from = it->id.from;
     e->end = it->id.from + it->id.n_token;
     e->bytes = (int64_t)record_payload_off(&it->id, (uint32_t)it->n_part) + it->payload;
-    e->used_ns = wall_ns();
+    e->used_ns = store_now_ns(st) - idle_us * 1000;
     if (!recs_add(&st->index, e))
         return false;
     entry_adopt(parent, e);
@@ -317,11 +335,11 @@ static enum store_answer may_put(struct store *st, const struct store_item *in, 
     }
     if (st->closing || (!in->now && clock_us() < st->rest_us))
         return STORE_RESTING;
-    int64_t max = st->stats.max_bytes;
-    int64_t whole = (int64_t)record_payload_off(&it->id, (uint32_t)it->n_part) + it->payload;
-    if (st->stats.queued_bytes + it->payload > st->queue_max || (max && whole > max))
-        return STORE_FULL;
-    return STORE_QUEUED;
+    int64_t max = st->stats.max_bytes,
+            whole = (int64_t)record_payload_off(&it->id, (uint32_t)it->n_part) + it->payload;
+    if (max && whole > max)
+        return STORE_LARGE;
+    return st->stats.queued_bytes + it->payload > st->queue_max ? STORE_FULL : STORE_QUEUED;
 }
 
 enum store_answer store_put(struct store *st, const struct store_item *in, struct record_name *name)
@@ -343,7 +361,7 @@ enum store_answer store_put(struct store *st, const struct store_item *in, struc
     pthread_mutex_lock(&st->mu);
     struct entry *parent;
     enum store_answer a = may_put(st, in, it, &parent);
-    if (a == STORE_QUEUED && !enter(st, it, parent))
+    if (a == STORE_QUEUED && !enter(st, it, in->idle_us, parent))
         a = STORE_FULL;
     pthread_mutex_unlock(&st->mu);
     if (a != STORE_QUEUED) {
@@ -362,7 +380,7 @@ int32_t store_reap(struct store *st, struct store_done *out, int32_t max)
         st->done = it->next;
         if (!st->done)
             st->done_end = &st->done;
-        out[n++] = (struct store_done){it->owner, it->name, it->durable};
+        out[n++] = (struct store_done){it->owner, it->name, it->durable, it->no_room};
         item_free(it);
     }
     pthread_mutex_unlock(&st->mu);
@@ -389,6 +407,22 @@ bool store_wait(struct store *st, int timeout_ms)
     st->waiters--;
     pthread_mutex_unlock(&st->mu);
     return all;
+}
+
+void store_check(struct store *st)
+{
+    pthread_mutex_lock(&st->mu);
+    st->checks_wanted++;
+    pthread_cond_broadcast(&st->work);
+    pthread_mutex_unlock(&st->mu);
+}
+
+bool store_checked(struct store *st)
+{
+    pthread_mutex_lock(&st->mu);
+    bool done = st->checks_done >= st->checks_wanted || st->closing;
+    pthread_mutex_unlock(&st->mu);
+    return done;
 }
 
 void store_pace(struct store *st, int64_t bytes_per_s)

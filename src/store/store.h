@@ -51,12 +51,14 @@ struct store_item {
     const struct iovec *parts;
     int32_t n_part;
     void *owner;
-    bool now; /* also while the store rests after a failure */
+    bool now;        /* also while the store rests after a failure */
+    int64_t idle_us; /* nobody used it for so long: it takes the place of nothing newer */
 };
 enum store_answer {
     STORE_QUEUED,  /* comes back through store_reap */
     STORE_HAVE,    /* it is there, or waits already */
-    STORE_FULL,    /* too much waits, or it is larger than the folder may be: later, or never */
+    STORE_FULL,    /* too much waits: later */
+    STORE_LARGE,   /* it is larger than the folder may be: never */
     STORE_RESTING, /* the last write failed; tried again after half a minute */
     STORE_ORPHAN,  /* what it continues is not there */
 };
@@ -68,11 +70,18 @@ struct store_done {
     void *owner;
     struct record_name name;
     bool durable; /* synced, under its name, and so is all that it continues */
+    bool no_room; /* not durable, since everything else in the folder is newer or goes before it, or
+                     what it continues had no room: trying again at once would bring nothing */
 };
 /* Items whose writing has ended; returns how many. */
 int32_t store_reap(struct store *st, struct store_done *out, int32_t max);
 /* Waits until nothing waits to be written, at full speed. False: not within timeout_ms. */
 bool store_wait(struct store *st, int timeout_ms);
+/* Asks the writing thread for a look at the folder before it writes on: records whose files others
+ * have removed or cut are forgotten, with what continues them, and count as damaged. */
+void store_check(struct store *st);
+/* Whether every look that was asked for has ended. */
+bool store_checked(struct store *st);
 /* At most so many bytes a second from here on (work that must not be disturbed goes on beside);
  * 0 = as fast as it goes. */
 void store_pace(struct store *st, int64_t bytes_per_s);

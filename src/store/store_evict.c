@@ -1,7 +1,8 @@
 /*
  * store_evict.c - records that have to go: the oldest that nothing continues, to stay within the
- * bound; or a damaged one with all that continues it. An entry leaves the index first, under the
- * lock, and its file afterwards without it: unlinking a large file takes milliseconds.
+ * bound, but never for something that was not used since; or a damaged one with all that continues
+ * it. An entry leaves the index first, under the lock, and its file afterwards without it:
+ * unlinking a large file takes milliseconds.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -10,9 +11,24 @@
 #include "base/log.h"
 #include "store/store_int.h"
 
-static bool leaf(const struct entry *e)
+/* Bytes of what may go for something that was last used at used_ns: not what is newer, being read
+ * or waiting to be written, and not what such a thing continues. The others are marked held. */
+static int64_t may_go(const struct store *st, int64_t used_ns)
 {
-    return e->stored && !e->child && !e->pins;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < st->index.n_slot; i++)
+        if (st->index.slots[i])
+            st->index.slots[i]->held = false;
+    for (size_t i = 0; i < st->index.n_slot; i++) {
+        struct entry *e = st->index.slots[i];
+        if (e && (!e->stored || e->pins || e->used_ns >= used_ns))
+            for (; e && !e->held; e = e->parent)
+                e->held = true;
+    }
+    for (size_t i = 0; i < st->index.n_slot; i++)
+        if (st->index.slots[i] && !st->index.slots[i]->held)
+            bytes += st->index.slots[i]->bytes;
+    return bytes;
 }
 
 static struct entry *oldest_leaf(const struct store *st)
@@ -20,7 +36,7 @@ static struct entry *oldest_leaf(const struct store *st)
     struct entry *best = NULL;
     for (size_t i = 0; i < st->index.n_slot; i++) {
         struct entry *e = st->index.slots[i];
-        if (e && leaf(e) && (!best || e->used_ns < best->used_ns))
+        if (e && !e->held && !e->child && (!best || e->used_ns < best->used_ns))
             best = e;
     }
     return best;
@@ -36,17 +52,19 @@ static void out_of_index(struct store *st, struct entry *e, struct victims *out)
     out->first = e;
 }
 
-bool evict_room(struct store *st, int64_t bytes, struct victims *out)
+bool evict_room(struct store *st, int64_t bytes, int64_t used_ns, struct victims *out)
 {
     int64_t max = st->stats.max_bytes;
     if (!max)
         return true;
     if (bytes > max)
         return false;
+    int64_t over = st->stats.bytes - (max - bytes);
+    if (over > 0 && may_go(st, used_ns) < over)
+        return false;
     while (st->stats.bytes > max - bytes) {
         struct entry *e = oldest_leaf(st);
-        if (!e)
-            return false;
+        QN_ASSERT(e);
         out_of_index(st, e, out);
         st->stats.evicted++;
     }

@@ -15,9 +15,10 @@ struct entry {
     struct entry *parent, *child, *next, **link; /* link: what points at it among its siblings */
     int32_t from, end;
     int64_t bytes;   /* of its file */
-    int64_t used_ns; /* wall clock */
+    int64_t used_ns; /* store_now_ns */
     int32_t pins;    /* readers */
     bool stored;
+    bool held; /* scratch of evict_room */
 };
 
 struct recs {
@@ -43,7 +44,7 @@ struct item {
     int64_t payload;
     void *owner;
     struct record_name name;
-    bool durable;
+    bool durable, no_room;
 };
 void item_free(struct item *it);
 
@@ -51,7 +52,9 @@ struct store {
     char *dir;
     int lock_fd;
     struct record_name models[STORE_MODELS]; /* whose records are served */
+    char *abouts[STORE_MODELS];
     int32_t n_model;
+    int64_t start_ns, start_us; /* wall clock and monotonic clock when it opened */
     int64_t queue_max;
     pthread_t thread;
     bool running;
@@ -64,8 +67,9 @@ struct store {
     struct item *writing;
     int32_t waiters; /* in store_wait: full speed */
     bool closing;
-    int64_t pace;    /* bytes a second; 0 = free */
-    int64_t rest_us; /* monotonic: until then nothing is written */
+    int64_t checks_wanted, checks_done; /* looks at the folder */
+    int64_t pace;                       /* bytes a second; 0 = free */
+    int64_t rest_us;                    /* monotonic: until then nothing is written */
     struct store_stats stats;
 };
 
@@ -73,15 +77,19 @@ struct store {
 void folder_path(struct buf *out, const char *dir, const struct record_name *model);
 void record_path(struct buf *out, const char *dir, const struct record_name *model,
                  const struct record_name *name);
-int64_t wall_ns(void);
+/* The wall clock of the start, going on evenly: whoever sets the clock changes nobody's age. */
+int64_t store_now_ns(const struct store *st);
+/* The folder of the store's model i, with the line about it. */
+enum qn_status folder_make(const struct store *st, int32_t i, struct qn_err *err);
 bool serves(const struct store *st, const struct record_name *model);
 
 /* store_evict.c: all with the lock held; files are unlinked by evict_files without it. */
 struct victims {
     struct entry *first; /* chained through next */
 };
-/* Room for `bytes` more by removing leaves, oldest first; false: cannot be. */
-bool evict_room(struct store *st, int64_t bytes, struct victims *out);
+/* Room for `bytes` more by removing what was last used before used_ns, oldest first and nothing
+ * before what continues it; false: cannot be, and everything stays. */
+bool evict_room(struct store *st, int64_t bytes, int64_t used_ns, struct victims *out);
 /* An entry and all that continues it leave the index. */
 void evict_tree(struct store *st, struct entry *e, struct victims *out);
 void evict_files(struct store *st, struct victims *v);
@@ -97,6 +105,13 @@ enum qn_status header_read(int fd, const char *path, struct buf *out, struct rec
 /* Reads and checks parts; parts NULL: all, into scratch. */
 enum qn_status payload_read(int fd, const char *path, const struct record *r,
                             const struct iovec *parts, struct qn_err *err);
+
+/* store_check.c, the writing thread: what others do to the folder. check_run with the lock held,
+ * which it gives away meanwhile. */
+void check_run(struct store *st);
+/* Whether the folder is still this process's: a lock that was removed is taken again. QN_BUSY:
+ * another one has it now. */
+enum qn_status check_lock(struct store *st, struct qn_err *err);
 
 /* store_write.c */
 void *writer_main(void *arg);

@@ -152,7 +152,7 @@ static bool pin(struct store *st, struct reading *r)
 /* Also counts the use: what it continues has been used as well. */
 static void unpin(struct store *st, const struct record_name *name, int64_t bytes)
 {
-    int64_t now = wall_ns();
+    int64_t now = store_now_ns(st);
     pthread_mutex_lock(&st->mu);
     struct entry *e = recs_find(&st->index, name);
     if (e && e->pins)

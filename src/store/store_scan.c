@@ -160,12 +160,13 @@ static bool keep_find(struct finds *l, const struct store_find *f, const struct 
     struct entry *e = calloc(1, sizeof *e);
     if (!e)
         return false;
+    int64_t used_ns = f->used_unix * 1000000000, now = store_now_ns(l->st);
     *e = (struct entry){.name = f->name,
                         .model = f->model,
                         .from = f->from,
                         .end = f->from + f->n_token,
                         .bytes = f->bytes,
-                        .used_ns = f->used_unix * 1000000000,
+                        .used_ns = used_ns < now ? used_ns : now, /* of a clock that was wrong */
                         .stored = true};
     if (!recs_add(&l->st->index, e)) {
         free(e);
@@ -276,7 +277,7 @@ enum qn_status scan_open(struct store *st, store_each *each, void *arg, struct q
         st->stats.damaged = l.damaged;
         link_finds(&l);
         struct victims v = {0};
-        evict_room(st, 0, &v);
+        evict_room(st, 0, INT64_MAX, &v);
         evict_files(st, &v);
         tell(&l, each, arg);
     }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,6 +97,9 @@ static enum qn_status write_file(struct store *st, int fd, const char *path, con
         s = record_write(&it->id, &it->name, sums, (uint32_t)it->n_part, &head, err);
     if (s == QN_OK)
         s = write_bytes(fd, path, buf_str(&head), 0, err);
+    struct timespec used = {it->e->used_ns / 1000000000, it->e->used_ns % 1000000000};
+    if (s == QN_OK)
+        futimens(fd, (struct timespec[]){used, used}); /* its age survives the process */
     if (s == QN_OK && (disk_refuses("store.sync", EIO) || fsync(fd) != 0))
         s = err_errno(err, "store", "%s: cannot flush to the disk", path);
     free(sums);
@@ -110,6 +114,23 @@ static enum qn_status sync_folder(const char *folder, struct qn_err *err)
                : err_errno(err, "store", "%s: cannot flush to the disk", folder);
 }
 
+/* A file to write to. A folder that others have removed is made again, and what the index says of
+ * the files in it is looked at. */
+static enum qn_status create(struct store *st, const struct item *it, const char *tmp, int *fd,
+                             struct qn_err *err)
+{
+    int how = O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+    *fd = disk_refuses("store.create", EROFS) ? -1 : open(tmp, how, 0666);
+    for (int32_t i = 0; *fd < 0 && errno == ENOENT && i < st->n_model; i++)
+        if (record_name_eq(&st->models[i], &it->id.model)) {
+            QN_TRY(folder_make(st, i, err));
+            store_check(st);
+            *fd = open(tmp, how, 0666);
+            break;
+        }
+    return *fd < 0 ? err_errno(err, "store", "%s: cannot create", tmp) : QN_OK;
+}
+
 /* From memory to a durable file under its name; nothing of it is left on failure. */
 static enum qn_status write_record(struct store *st, const struct item *it, struct qn_err *err)
 {
@@ -121,15 +142,13 @@ static enum qn_status write_record(struct store *st, const struct item *it, stru
         record_path(&path, st->dir, &it->id.model, &it->name);
         s = buf_ok(tmp.failed ? &tmp : &path, "a path", err);
     }
+    int fd = -1;
+    if (s == QN_OK)
+        s = check_lock(st, err);
+    if (s == QN_OK)
+        s = create(st, it, buf_z(&tmp), &fd, err);
     if (s != QN_OK)
         goto done;
-    int fd = disk_refuses("store.create", EROFS)
-                 ? -1
-                 : open(buf_z(&tmp), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        s = err_errno(err, "store", "%s: cannot create", buf_z(&tmp));
-        goto done;
-    }
     s = write_file(st, fd, buf_z(&tmp), it, err);
     if (close(fd) != 0 && s == QN_OK)
         s = err_errno(err, "store", "%s: cannot close", buf_z(&tmp));
@@ -152,9 +171,10 @@ done:
 
 /* The lock is held: an item has ended. The entry of one that is not there goes, and what waits to
  * continue it becomes an orphan. */
-static void end_item(struct store *st, struct item *it, bool durable)
+static void end_item(struct store *st, struct item *it, bool durable, bool no_room)
 {
     it->durable = durable;
+    it->no_room = no_room;
     st->stats.queued--;
     st->stats.queued_bytes -= it->payload;
     if (durable) {
@@ -188,7 +208,7 @@ static void give_up(struct store *st)
     while (st->queue) {
         struct item *it = st->queue;
         st->queue = it->next;
-        end_item(st, it, false);
+        end_item(st, it, false, false);
     }
     st->queue_end = &st->queue;
 }
@@ -212,7 +232,7 @@ static void write_next(struct store *st)
     if (!st->queue)
         st->queue_end = &st->queue;
     st->writing = it;
-    bool room = !orphan(it) && evict_room(st, it->e->bytes, &v);
+    bool room = !orphan(it) && evict_room(st, it->e->bytes, it->e->used_ns, &v);
     enum qn_status s = QN_CANCELLED;
     if (room) {
         pthread_mutex_unlock(&st->mu);
@@ -233,7 +253,7 @@ static void write_next(struct store *st)
         pthread_mutex_lock(&st->mu);
     }
     st->writing = NULL;
-    end_item(st, it, s == QN_OK);
+    end_item(st, it, s == QN_OK, !room);
     if (s == QN_OK)
         st->stats.error[0] = 0;
     else if (s != QN_CANCELLED)
@@ -248,7 +268,9 @@ void *writer_main(void *arg)
     syscall(SYS_ioprio_set, 1, 0, 2 << 13 | 7); /* this thread: best effort, last of its class */
     pthread_mutex_lock(&st->mu);
     while (!st->closing) {
-        if (st->queue)
+        if (st->checks_done < st->checks_wanted)
+            check_run(st);
+        else if (st->queue)
             write_next(st);
         else
             pthread_cond_wait(&st->work, &st->mu);

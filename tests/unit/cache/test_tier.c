@@ -20,6 +20,7 @@ enum {
     N = PROMPT + ANSWER,
     FORK = 230,
     TAIL = 30,
+    SHORT = 270, /* behind where line 1 parts */
     LINES = 3,
     EVERY = 128
 };
@@ -405,6 +406,57 @@ static void small_folder(struct rig *r)
     no_more_than_had(r);
 }
 
+/* Where memory holds more than the folder may, the folder has some of it and then rests: what went
+ * for something else is not written again by itself, and flushes do not take turns either. What is
+ * larger than the folder is no trouble to the others. */
+static void more_than_fits(struct rig *r)
+{
+    struct qn_err err = {0};
+    int64_t all = 0;
+    for (int64_t part = 0; part <= 2; part++) {
+        close_cache(r);
+        CHECK_OK(dir_remove(r->dir, &err), err);
+        open_cache(r, part == 2 ? 1000 : all * 2 / 3); /* at first without a bound */
+        for (int k = 0; k < LINES; k++)
+            go(r, &r->lines[k], SHORT);
+        flush(r);
+        struct qn_cache_flush f = flush(r);
+        int64_t written = disk(r).written_bytes, failed = disk(r).failed;
+        assert_int_equal(f.durable_nodes == f.nodes, !part);
+        assert_string_equal(f.error, part ? "it does not fit within the bound of the folder" : "");
+        for (int ms = 0; qn_cache_tick(r->c, false); ms++) { /* until it wants nothing more */
+            usleep(1000);
+            assert_true(ms < 5000);
+        }
+        assert_int_equal(disk(r).written_bytes, written);
+        assert_int_equal(disk(r).failed, failed);
+        flush(r);
+        assert_int_equal(disk(r).written_bytes, written);
+        all = all ? all : disk(r).bytes;
+    }
+}
+
+/* Whoever empties the folder behind the server's back: a flush makes durable what memory holds,
+ * instead of telling of what was there once. */
+static void emptied(struct rig *r)
+{
+    struct qn_err err = {0};
+    int32_t had[LINES];
+    close_cache(r);
+    open_cache(r, 0);
+    for (int k = 0; k < LINES; k++)
+        go(r, &r->lines[k], SHORT);
+    for (int k = 0; k < LINES; k++)
+        had[k] = reuse(r, &r->lines[k], SHORT);
+    flush(r);
+    CHECK_OK(dir_remove(r->dir, &err), err);
+    struct qn_cache_flush f = flush(r);
+    assert_true(f.nodes > 0 && f.durable_nodes == f.nodes && !f.error[0]);
+    restart(r);
+    for (int k = 0; k < LINES; k++)
+        assert_int_equal(reuse(r, &r->lines[k], SHORT), had[k]);
+}
+
 static int64_t tokens_in_memory(const struct rig *r)
 {
     struct qn_cache_stats s;
@@ -462,6 +514,8 @@ static void test_model(void **state)
     damage(r);
     full_disk(r);
     small_folder(r);
+    more_than_fits(r);
+    emptied(r);
     idle(r);
     free_rig(r);
 }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -246,9 +247,128 @@ static void eviction_keeps_ancestors(void **state)
     store_close(st);
     st = open_max(one - 1);
     assert_int_equal(stats(st).records, 0);
-    assert_int_equal(store_put(st, &s->item, &f), STORE_FULL);
+    assert_int_equal(store_put(st, &s->item, &f), STORE_LARGE);
     free(s);
     store_close(st);
+}
+
+/* As put(), of something that was last used so long ago. */
+static bool put_idle(struct store *st, int32_t k, const struct record_name *parent, int32_t from,
+                     int64_t idle_us, struct record_name *name)
+{
+    struct store_done d;
+    struct stuff *s = stuff(k, parent, from);
+    s->item.idle_us = idle_us;
+    assert_int_equal(store_put(st, &s->item, name), STORE_QUEUED);
+    assert_true(store_wait(st, 100000));
+    assert_int_equal(store_reap(st, &d, 1), 1);
+    assert_int_equal(d.no_room, !d.durable);
+    free(d.owner);
+    return d.durable;
+}
+
+/* Whatever is written anew takes the place of older things only, and of nothing when that would not
+ * do: two that do not fit together never take turns. */
+static void old_things_take_no_place(void **state)
+{
+    enum { S = 1000000 };
+    struct record_name a, b, c, d, e;
+    struct store *st = open_max(0);
+    put(st, 1, NULL, 0, true);
+    int64_t one = stats(st).bytes;
+    store_close(st);
+    struct qn_err err = {0};
+    CHECK_OK(dir_remove(root, &err), err);
+    st = open_max(3 * one + 100);
+    assert_true(put_idle(st, 1, NULL, 0, 20 * S, &a) && put_idle(st, 2, &a, LEN, 10 * S, &b));
+    assert_true(put_idle(st, 3, NULL, 0, 30 * S, &c));
+    assert_false(put_idle(st, 4, NULL, 0, 40 * S, &d));
+    assert_true(store_has(st, &a) && store_has(st, &b) && store_has(st, &c));
+    assert_true(put_idle(st, 4, NULL, 0, 15 * S, &d)); /* c was the oldest */
+    assert_true(store_has(st, &a) && store_has(st, &b) && !store_has(st, &c));
+    assert_false(put_idle(st, 3, NULL, 0, 30 * S, &c)); /* and does not come back for it */
+    assert_int_equal(stats(st).evicted, 1);
+    assert_false(put_idle(st, 5, &b, 2 * LEN, 16 * S, &e)); /* d is newer */
+    assert_true(store_has(st, &b) && store_has(st, &d));
+    assert_int_equal(stats(st).evicted, 1);
+    assert_int_equal(stats(st).error[0], 0);
+    assert_int_equal(stats(st).written, 4);
+    store_close(st);
+    st = open_max(3 * one + 100); /* ages survive: d is the oldest that nothing continues */
+    put(st, 6, NULL, 0, true);
+    assert_true(store_has(st, &a) && store_has(st, &b) && !store_has(st, &d));
+    store_close(st);
+}
+
+/* A clock that went ahead when records were written makes them old, not young for ever. */
+static void clocks_that_were_ahead(void **state)
+{
+    struct buf p = BUF_INIT;
+    struct store *st = open_max(0);
+    struct record_name a = put(st, 1, NULL, 0, true);
+    int64_t one = stats(st).bytes;
+    store_close(st);
+    path_of(&p, &a);
+    struct timespec then = {time(NULL) + 100000000, 0};
+    assert_int_equal(utimensat(AT_FDCWD, buf_z(&p), (struct timespec[]){then, then}, 0), 0);
+    st = open_max(one + 100);
+    struct record_name b = put(st, 2, NULL, 0, true);
+    assert_true(!store_has(st, &a) && store_has(st, &b));
+    store_close(st);
+    buf_free(&p);
+}
+
+static void check_now(struct store *st)
+{
+    store_check(st);
+    for (int i = 0; !store_checked(st); i++) {
+        assert_true(i < 100000);
+        usleep(1000);
+    }
+}
+
+/* Files, folders and the lock go behind the store's back. A look finds out what is gone, what is
+ * put next is there whatever was removed, and two never have the folder at once. */
+static void taken_away(void **state)
+{
+    struct qn_err err = {0};
+    struct buf p = BUF_INIT, about = BUF_INIT;
+    struct store *st = open_max(0), *other = NULL;
+    struct record_name a = put(st, 1, NULL, 0, true), b = put(st, 2, &a, LEN, true);
+    struct record_name c = put(st, 3, NULL, 0, true), d = put(st, 4, NULL, 0, true);
+    check_now(st);
+    assert_int_equal(stats(st).records, 4);
+    path_of(&p, &a);
+    assert_int_equal(unlink(buf_z(&p)), 0);
+    path_of(&p, &c);
+    assert_int_equal(truncate(buf_z(&p), 5000), 0);
+    assert_true(store_has(st, &b));
+    check_now(st);
+    assert_true(!store_has(st, &a) && !store_has(st, &b) && !store_has(st, &c));
+    assert_int_equal(stats(st).damaged, 3);
+    assert_true(get(st, &d, 4));
+    put(st, 1, NULL, 0, true);
+    CHECK_OK(dir_remove(root, &err), err); /* all of it, the lock too */
+    c = put(st, 3, NULL, 0, true);
+    check_now(st);
+    assert_true(get(st, &c, 3) && !store_has(st, &a) && !store_has(st, &d));
+    assert_int_equal(stats(st).records, 1);
+    CHECK_OK(store_about(root, &model, &about, &err), err);
+    assert_string_equal(buf_z(&about), "a model");
+    struct store_params q = {.dir = root, .model = model};
+    CHECK_FAILS(store_open(&q, NULL, NULL, &other, &err), QN_BUSY, err, "another server");
+    path_join(&p, root, "lock");
+    assert_int_equal(unlink(buf_z(&p)), 0);
+    CHECK_OK(store_open(&q, NULL, NULL, &other, &err), err); /* it cannot know */
+    put(st, 4, NULL, 0, false);                              /* but the first one does */
+    assert_non_null(strstr(stats(st).error, "another server"));
+    put(other, 5, NULL, 0, true);
+    store_close(other);
+    put(st, 4, NULL, 0, true);
+    assert_true(get(st, &c, 3));
+    store_close(st);
+    buf_free(&p);
+    buf_free(&about);
 }
 
 static void orphans_are_refused(void **state)
@@ -699,6 +819,9 @@ int main(void)
         TEST(models_do_not_mix),
         TEST(models_side_by_side),
         TEST(eviction_keeps_ancestors),
+        TEST(old_things_take_no_place),
+        TEST(clocks_that_were_ahead),
+        TEST(taken_away),
         TEST(orphans_are_refused),
         TEST(lost_ancestor),
         TEST(damaged_files),
