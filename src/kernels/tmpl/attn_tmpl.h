@@ -38,81 +38,112 @@ ATTN_INLINE const uint8_t *kv_at(const struct kv_head *kv, int32_t t, size_t off
     return kv->pages[t / KV_PAGE] + off;
 }
 
-/* Pages are too short for the processor to notice a stream before it ends: what is read next is
- * asked for here, values while scores are made, the next block's keys while outputs are. It may lie
- * past the end of what there is. */
-ATTN_INLINE void fetch(const uint8_t *p, size_t bytes)
+/* Nothing is read ahead of here, nor kept from before: sums take all registers but a few, and the
+ * compiler would rather keep what it has read than them. */
+#define ATTN_ORDER() __asm__ volatile("" ::: "memory")
+
+/* Lanes of k times a number of each query, into acc[i * step]. */
+ATTN_INLINE void add_lanes(vf *acc, int step, const float *x, size_t ldx, vf k, int nq)
 {
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(p + i, 0, 2);
+    ATTN_UNROLL for (int i = 0; i < nq; i++)
+        vf_fma_to(&acc[i * step], vf_set1(x[(size_t)i * ldx]), k);
 }
 
 /* ---- scores: NQ queries against NT groups of 16 tokens, lanes = tokens ----------------------- */
 
-/* k, v: of each group; values are fetched where v is not NULL. */
+/* Pages are too short for the processor to notice a stream before it ends: what is read next is
+ * asked for while something else is computed, values by scores, the next block's keys by outputs.
+ * Every step of a loop asks for the next `step` bytes, so that requests come no faster than memory
+ * answers, however often the loop runs over the same keys. It may lie past the end of what there
+ * is. */
+struct fetch {
+    const uint8_t *at[8];
+    size_t step;
+};
+
+/* k: of each group. f NULL = nothing is fetched. */
 ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t *const *k,
-                             const uint8_t *const *v, int32_t dk, enum kv_type type, int nq, int nt)
+                             const struct fetch *f, int32_t dk, enum kv_type type, int nq, int nt)
 {
-    vf acc[10];
+    vf acc[12];
     ATTN_UNROLL for (int i = 0; i < nq * nt; i++) acc[i] = vf_set1(0);
-    for (int32_t d = 0; d < dk; d += 2)
+    size_t ahead = 0, step = f ? f->step : 0;
+    for (int32_t d = 0; d < dk; d += 2, ahead += step)
         ATTN_UNROLL for (int t = 0; t < nt; t++)
         {
-            vf k0, k1;
-            if (v)
-                fetch(v[t] + (size_t)d * (type == KV_BF16 ? 32 : 64), type == KV_BF16 ? 64 : 128);
+            const float *x = q + d;
+            ATTN_ORDER();
+            if (f)
+                __builtin_prefetch(f->at[t] + ahead, 0, 2);
             if (type == KV_BF16) {
-                vf_load_bf16x2(k[t] + (size_t)d * 32, &k0, &k1);
+                add_lanes(acc + t, nt, x, ldq, vf_load_bf16_even(k[t] + (size_t)d * 32), nq);
+                ATTN_ORDER();
+                add_lanes(acc + t, nt, x + 1, ldq, vf_load_bf16_odd(k[t] + (size_t)d * 32), nq);
             } else {
-                k0 = vf_load((const float *)(k[t] + (size_t)d * 64));
-                k1 = vf_load((const float *)(k[t] + (size_t)d * 64 + 64));
-            }
-            ATTN_UNROLL for (int i = 0; i < nq; i++)
-            {
-                const float *x = q + (size_t)i * ldq + d;
-                acc[i * nt + t] = vf_fma(vf_set1(x[0]), k0, acc[i * nt + t]);
-                acc[i * nt + t] = vf_fma(vf_set1(x[1]), k1, acc[i * nt + t]);
+                const float *y = (const float *)(k[t] + (size_t)d * 64);
+                add_lanes(acc + t, nt, x, ldq, vf_load(y), nq);
+                add_lanes(acc + t, nt, x + 1, ldq, vf_load(y + 16), nq);
             }
         }
     ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int t = 0; t < nt; t++)
         vf_store(s + (size_t)i * ATTN_BLOCK + t * 16, acc[i * nt + t]);
 }
 
-/* Groups [a->g0, n_group) of the block at t0. */
-ATTN_INLINE void score_typed(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                             int32_t n_group, int q0, int nq, int nt, enum kv_type type)
+/* The passes over a block's keys and values: so many queries at a time. */
+static int pass_queries(int left)
 {
-    const float *q = a->q + (size_t)q0 * (size_t)kv->dk;
-    float *s = a->p + (size_t)q0 * ATTN_BLOCK;
+    return left >= 8 || left == 5 ? 5 : left > 4 ? 4 : left;
+}
+
+static int n_pass(int n_q)
+{
+    int n = 0;
+    for (; n_q > 0; n++)
+        n_q -= pass_queries(n_q);
+    return n;
+}
+
+/* One pass, queries from q0 on. */
+struct attn_pass {
+    const struct attn_state *a;
+    const struct kv_head *kv;
+    int32_t t0;       /* the block's first token */
+    int q0, at, n_of; /* the at-th pass of n_of */
+};
+
+/* Groups [a->g0, n_group) of the block. */
+ATTN_INLINE void score_typed(const struct attn_pass *p, int32_t n_group, enum kv_type type, int nq,
+                             int nt)
+{
+    const struct kv_head *kv = p->kv;
+    const float *q = p->a->q + (size_t)p->q0 * (size_t)kv->dk;
+    float *s = p->a->p + (size_t)p->q0 * ATTN_BLOCK;
     size_t group_bytes = (size_t)kv->dk * 16 * kv_elem_bytes(kv->type);
     size_t value_bytes = (size_t)kv->dv * 16 * kv_elem_bytes(kv->type);
-    const uint8_t *k[8], *v[8];
-    int32_t g = a->g0;
-    for (; g < n_group; g += nt) {
-        int n = n_group - g < nt ? 1 : nt;
+    size_t steps = (size_t)p->n_of * (size_t)(kv->dk / 2);
+    struct fetch f = {.step = (value_bytes + steps - 1) / steps};
+    const uint8_t *k[8];
+    for (int32_t g = p->a->g0, n; g < n_group; g += n) {
+        n = n_group - g < nt ? 1 : nt;
         for (int i = 0; i < n; i++) {
-            int32_t t = t0 + (g + i) * 16;
+            int32_t t = p->t0 + (g + i) * 16;
             k[i] = kv_at(kv, t, kv->k_off) + (size_t)(t % KV_PAGE / 16) * group_bytes;
-            v[i] = kv_at(kv, t, kv->v_off) + (size_t)(t % KV_PAGE / 16) * value_bytes;
+            f.at[i] = kv_at(kv, t, kv->v_off) + (size_t)(t % KV_PAGE / 16) * value_bytes +
+                      f.step * (size_t)(p->at * kv->dk / 2);
         }
-        if (n == nt && q0 == 0)
-            score_group(q, (size_t)kv->dk, s + g * 16, k, v, kv->dk, type, nq, nt);
-        else if (n == nt)
-            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, type, nq, nt);
-        else {
-            score_group(q, (size_t)kv->dk, s + g * 16, k, NULL, kv->dk, type, nq, 1);
-            g += 1 - nt;
-        }
+        if (n == nt)
+            score_group(q, (size_t)kv->dk, s + g * 16, k, &f, kv->dk, type, nq, nt);
+        else
+            score_group(q, (size_t)kv->dk, s + g * 16, k, &f, kv->dk, type, nq, 1);
     }
 }
 
-ATTN_INLINE void score_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                           int32_t n_group, int q0, int nq, int nt)
+ATTN_INLINE void score_run(const struct attn_pass *p, int32_t n_group, int nq, int nt)
 {
-    if (kv->type == KV_BF16)
-        score_typed(a, kv, t0, n_group, q0, nq, nt, KV_BF16);
+    if (p->kv->type == KV_BF16)
+        score_typed(p, n_group, KV_BF16, nq, nt);
     else
-        score_typed(a, kv, t0, n_group, q0, nq, nt, KV_F32);
+        score_typed(p, n_group, KV_F32, nq, nt);
 }
 
 static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
@@ -122,23 +153,25 @@ static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t
         kvq_scores(&a->qr, a->n_q, kv, t0, a->g0, n_group, a->p);
         return;
     }
-    int q0 = 0;
-    for (; a->n_q - q0 >= 8 || a->n_q - q0 == 5; q0 += 5)
-        score_run(a, kv, t0, n_group, q0, 5, 1);
-    for (; a->n_q - q0 >= 4; q0 += 4)
-        score_run(a, kv, t0, n_group, q0, 4, 1);
-    switch (a->n_q - q0) {
-    case 3:
-        score_run(a, kv, t0, n_group, q0, 3, 2);
-        break;
-    case 2:
-        score_run(a, kv, t0, n_group, q0, 2, 2);
-        break;
-    case 1:
-        score_run(a, kv, t0, n_group, q0, 1, 4);
-        break;
-    default:
-        break;
+    struct attn_pass p = {.a = a, .kv = kv, .t0 = t0, .n_of = n_pass(a->n_q)};
+    for (int nq; p.q0 < a->n_q; p.q0 += nq, p.at++) {
+        nq = pass_queries(a->n_q - p.q0);
+        switch (nq) {
+        case 5:
+            score_run(&p, n_group, 5, 1);
+            break;
+        case 4:
+            score_run(&p, n_group, 4, 1);
+            break;
+        case 3:
+            score_run(&p, n_group, 3, 2);
+            break;
+        case 2:
+            score_run(&p, n_group, 2, 2);
+            break;
+        default:
+            score_run(&p, n_group, 1, 4);
+        }
     }
 }
 
@@ -210,73 +243,110 @@ static bool weigh_block(struct attn_state *a, const struct attn_tile *t, int i, 
 /* ---- outputs: NQ queries, ND groups of 16 dims, lanes = dims ----------------------------------
  */
 
-/* next: whether the block behind is fetched, whose keys lie in their pages as values do. */
-ATTN_INLINE void output_group(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                              int32_t n_tok, int q0, int32_t d0, int nq, int nd, bool next,
-                              enum kv_type type)
+/* Some of a page's pairs of tokens. */
+struct page_pairs {
+    const uint8_t *v; /* of the first pair */
+    const float *p;   /* weights of the first query and pair, ATTN_BLOCK apart */
+    int32_t n;        /* pairs */
+};
+
+/* o_b of dims from d0 on goes on where it is; one page at a time, so that it stays near. */
+ATTN_INLINE void output_group(const struct attn_pass *p, const struct page_pairs *g, int32_t d0,
+                              const struct fetch *f, enum kv_type type, int nq, int nd)
 {
-    vf acc[10];
-    ATTN_UNROLL for (int i = 0; i < nq * nd; i++) acc[i] = vf_set1(0);
-    const float *p = a->p + (size_t)q0 * ATTN_BLOCK;
-    size_t pair_bytes = (size_t)kv->dv * 2 * kv_elem_bytes(type);
-    for (int32_t t = a->g0 * 16; t < n_tok; t += 2) {
-        const uint8_t *v =
-            kv_at(kv, t0 + t, kv->v_off) + (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes;
-        if (next)
-            fetch(kv_at(kv, t0 + t + ATTN_BLOCK, kv->k_off) +
-                      (size_t)((t0 + t) % KV_PAGE / 2) * pair_bytes +
-                      (size_t)d0 * 2 * kv_elem_bytes(type),
-                  (size_t)nd * 32 * kv_elem_bytes(type));
-        bool odd = t + 1 == n_tok; /* the slot behind may hold anything, NaN times 0 too */
+    vf acc[12];
+    const size_t dv = (size_t)p->kv->dv, pair_bytes = dv * 2 * kv_elem_bytes(type);
+    float *o = p->a->ob + (size_t)p->q0 * dv + d0;
+    const uint8_t *v = g->v + (size_t)d0 * 4;
+    ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int j = 0; j < nd; j++)
+        acc[i * nd + j] = vf_load(o + (size_t)i * dv + j * 16);
+    const uint8_t *ahead = f->at[0];
+    const size_t step = f->step;
+    const float *p_at = g->p;
+    const int32_t n = g->n;
+    for (int32_t t = 0; t < n; t++, v += pair_bytes)
         ATTN_UNROLL for (int j = 0; j < nd; j++)
         {
-            vf v0, v1;
+            const float *w = p_at + 2 * t;
+            ATTN_ORDER();
+            __builtin_prefetch(ahead, 0, 2);
+            ahead += step;
             if (type == KV_BF16) {
-                vf_load_bf16x2(v + (size_t)(d0 + j * 16) * 4, &v0, &v1);
+                add_lanes(acc + j, nd, w, ATTN_BLOCK, vf_load_bf16_even(v + j * 64), nq);
+                ATTN_ORDER();
+                add_lanes(acc + j, nd, w + 1, ATTN_BLOCK, vf_load_bf16_odd(v + j * 64), nq);
             } else {
-                v0 = vf_load((const float *)v + d0 + j * 16);
-                v1 = vf_load((const float *)v + kv->dv + d0 + j * 16);
-            }
-            if (odd)
-                v1 = vf_set1(0);
-            ATTN_UNROLL for (int i = 0; i < nq; i++)
-            {
-                const float *w = p + (size_t)i * ATTN_BLOCK + t;
-                acc[i * nd + j] = vf_fma(vf_set1(w[0]), v0, acc[i * nd + j]);
-                acc[i * nd + j] = vf_fma(vf_set1(w[1]), v1, acc[i * nd + j]);
+                const float *y = (const float *)v + j * 16;
+                add_lanes(acc + j, nd, w, ATTN_BLOCK, vf_load(y), nq);
+                add_lanes(acc + j, nd, w + 1, ATTN_BLOCK, vf_load(y + dv), nq);
             }
         }
-    }
     ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int j = 0; j < nd; j++)
-        vf_store(a->ob + (size_t)(q0 + i) * (size_t)kv->dv + d0 + j * 16, acc[i * nd + j]);
+        vf_store(o + (size_t)i * dv + j * 16, acc[i * nd + j]);
 }
 
-ATTN_INLINE void output_typed(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                              int32_t n_tok, int q0, int nq, int nd, bool next, enum kv_type type)
+/* f: of the whole page; this pass's part of it is a run. */
+ATTN_INLINE void output_typed(const struct attn_pass *p, const struct page_pairs *g,
+                              const struct fetch *f, enum kv_type type, int nq, int nd)
 {
+    const int32_t dv = p->kv->dv;
+    struct fetch part = *f;
+    part.at[0] += f->step * (size_t)(p->at * dv / 16 * g->n);
     int32_t d = 0;
-    for (; kv->dv - d >= 16 * nd; d += 16 * nd)
-        output_group(a, kv, t0, n_tok, q0, d, nq, nd, next, type);
-    for (; d < kv->dv; d += 16)
-        output_group(a, kv, t0, n_tok, q0, d, nq, 1, next, type);
+    for (; dv - d >= 16 * nd; d += 16 * nd, part.at[0] += f->step * (size_t)(nd * g->n))
+        output_group(p, g, d, &part, type, nq, nd);
+    for (; d < dv; d += 16, part.at[0] += f->step * (size_t)g->n)
+        output_group(p, g, d, &part, type, nq, 1);
 }
 
-ATTN_INLINE void output_dims(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                             int32_t n_tok, int q0, int nq, int nd, bool next)
+ATTN_INLINE void output_run(const struct attn_pass *p, const struct page_pairs *g,
+                            const struct fetch *f, int nq, int nd)
 {
-    if (kv->type == KV_BF16)
-        output_typed(a, kv, t0, n_tok, q0, nq, nd, next, KV_BF16);
+    if (p->kv->type == KV_BF16)
+        output_typed(p, g, f, KV_BF16, nq, nd);
     else
-        output_typed(a, kv, t0, n_tok, q0, nq, nd, next, KV_F32);
+        output_typed(p, g, f, KV_F32, nq, nd);
 }
 
-ATTN_INLINE void output_run(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
-                            int32_t n_tok, int q0, int nq, int nd)
+/* All queries' outputs of some pairs of a page. */
+static void output_page(const struct attn_pass *block, const struct page_pairs *g,
+                        const struct fetch *f)
 {
-    if (a->more && q0 == 0)
-        output_dims(a, kv, t0, n_tok, q0, nq, nd, true);
-    else
-        output_dims(a, kv, t0, n_tok, q0, nq, nd, false);
+    struct attn_pass p = *block;
+    struct page_pairs own = *g;
+    for (int nq; p.q0 < p.a->n_q; p.q0 += nq, p.at++) {
+        own.p = g->p + (size_t)p.q0 * ATTN_BLOCK;
+        nq = pass_queries(p.a->n_q - p.q0);
+        switch (nq) {
+        case 5:
+            output_run(&p, &own, f, 5, 1);
+            break;
+        case 4:
+            output_run(&p, &own, f, 4, 1);
+            break;
+        case 3:
+            output_run(&p, &own, f, 3, 2);
+            break;
+        case 2:
+            output_run(&p, &own, f, 2, 2);
+            break;
+        default:
+            output_run(&p, &own, f, 1, 4);
+        }
+    }
+}
+
+/* The last token, alone in its pair: the slot behind may hold anything, NaN times 0 too. */
+static void output_odd(const struct attn_pass *block, const struct page_pairs *g,
+                       const struct fetch *f)
+{
+    uint32_t pair[2 * HEAD_DIM_MAX] = {0};
+    const int32_t dv = block->kv->dv;
+    memcpy(pair, g->v, (size_t)dv * 4);
+    for (int32_t d = 0; d < dv && block->kv->type == KV_BF16; d++)
+        pair[d] &= 0xFFFF;
+    struct page_pairs one = {(const uint8_t *)pair, g->p, 1};
+    output_page(block, &one, f);
 }
 
 /* Weights on either side of [g0 * 16, n_group * 16) in their pages are not written yet. */
@@ -299,23 +369,25 @@ static void outputs(const struct attn_state *a, const struct kv_head *kv, int32_
         outputs_coded(a, kv, t0, n_tok);
         return;
     }
-    int q0 = 0;
-    for (; a->n_q - q0 >= 8 || a->n_q - q0 == 5; q0 += 5)
-        output_run(a, kv, t0, n_tok, q0, 5, 1);
-    for (; a->n_q - q0 >= 4; q0 += 4)
-        output_run(a, kv, t0, n_tok, q0, 4, 1);
-    switch (a->n_q - q0) {
-    case 3:
-        output_run(a, kv, t0, n_tok, q0, 3, 2);
-        break;
-    case 2:
-        output_run(a, kv, t0, n_tok, q0, 2, 2);
-        break;
-    case 1:
-        output_run(a, kv, t0, n_tok, q0, 1, 4);
-        break;
-    default:
-        break;
+    struct attn_pass block = {.a = a, .kv = kv, .t0 = t0, .n_of = n_pass(a->n_q)};
+    const size_t pair_bytes = (size_t)kv->dv * 2 * kv_elem_bytes(kv->type);
+    const size_t key_bytes = (size_t)kv->dk * KV_PAGE * kv_elem_bytes(kv->type);
+    const size_t steps = (size_t)block.n_of * (size_t)(kv->dv / 16) * (KV_PAGE / 2);
+    struct fetch f = {.step = (key_bytes + steps - 1) / steps};
+    memset(a->ob, 0, (size_t)a->n_q * (size_t)kv->dv * sizeof *a->ob);
+    for (int32_t t = a->g0 * 16, end; t < n_tok; t = end) {
+        end = (t / KV_PAGE + 1) * KV_PAGE;
+        end = end < n_tok ? end : n_tok;
+        struct page_pairs g = {kv_at(kv, t0 + t, kv->v_off) +
+                                   (size_t)(t % KV_PAGE / 2) * pair_bytes,
+                               a->p + t, (end - t) / 2};
+        f.at[0] = kv_at(kv, t0 + t + (a->more ? ATTN_BLOCK : 0), kv->k_off);
+        output_page(&block, &g, &f);
+        if (end % 2) {
+            g.v += (size_t)g.n * pair_bytes;
+            g.p += 2 * g.n;
+            output_odd(&block, &g, &f);
+        }
     }
 }
 
@@ -501,4 +573,5 @@ static void tmpl_attn_merge(const struct attn_tile *t, const struct kv_head *kv,
 }
 
 #undef ATTN_INLINE
+#undef ATTN_ORDER
 #undef ATTN_UNROLL

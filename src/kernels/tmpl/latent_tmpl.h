@@ -149,7 +149,8 @@ LATENT_INLINE vf index_heads(vf s, const struct index_query *q, int32_t h, const
     for (int32_t d = 0; d < q->dk; d += 2) {
         vf k0, k1;
         if (q->type == KV_BF16) {
-            vf_load_bf16x2(k + (size_t)d * 32, &k0, &k1);
+            k0 = vf_load_bf16_even(k + (size_t)d * 32);
+            k1 = vf_load_bf16_odd(k + (size_t)d * 32);
         } else {
             k0 = vf_load((const float *)(const void *)(k + (size_t)d * 64));
             k1 = vf_load((const float *)(const void *)(k + (size_t)d * 64 + 64));

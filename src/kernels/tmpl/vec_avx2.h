@@ -75,6 +75,13 @@ static inline vf vf_fma(vf x, vf y, vf z)
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
 
+/* The compiler, left to choose, moves sums about when there are many. */
+static inline void vf_fma_to(vf *sum, vf x, vf y)
+{
+    __asm__("vfmadd231ps %1, %2, %0" : "+x"(sum->a) : "x"(x.a), "x"(y.a));
+    __asm__("vfmadd231ps %1, %2, %0" : "+x"(sum->b) : "x"(x.b), "x"(y.b));
+}
+
 static inline vf vf_max(vf x, vf y)
 {
     return VF2(_mm256_max_ps, x, y);
@@ -120,14 +127,20 @@ static inline vf vf_zero_lt(vf x, vf y, vf z)
                 _mm256_andnot_ps(_mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ), z.b)};
 }
 
-static inline void vf_load_bf16x2(const uint8_t *p, vf *even, vf *odd)
+static inline vf vf_load_bf16_even(const uint8_t *p)
+{
+    __m256i lo = _mm256_loadu_si256((const __m256i *)p);
+    __m256i hi = _mm256_loadu_si256((const __m256i *)(p + 32));
+    return (vf){_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
+                _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
+}
+
+static inline vf vf_load_bf16_odd(const uint8_t *p)
 {
     __m256i lo = _mm256_loadu_si256((const __m256i *)p);
     __m256i hi = _mm256_loadu_si256((const __m256i *)(p + 32));
     __m256i m = _mm256_set1_epi32((int)0xFFFF0000u);
-    *even = (vf){_mm256_castsi256_ps(_mm256_slli_epi32(lo, 16)),
-                 _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))};
-    *odd = (vf){_mm256_castsi256_ps(_mm256_and_si256(lo, m)),
+    return (vf){_mm256_castsi256_ps(_mm256_and_si256(lo, m)),
                 _mm256_castsi256_ps(_mm256_and_si256(hi, m))};
 }
 

@@ -67,6 +67,11 @@ static inline vf vf_fma(vf x, vf y, vf z)
     return _mm512_fmadd_ps(x, y, z);
 }
 
+static inline void vf_fma_to(vf *sum, vf x, vf y)
+{
+    *sum = _mm512_fmadd_ps(x, y, *sum);
+}
+
 static inline vf vf_max(vf x, vf y)
 {
     return _mm512_max_ps(x, y);
@@ -103,11 +108,15 @@ static inline vf vf_zero_lt(vf x, vf y, vf z)
     return _mm512_maskz_mov_ps((__mmask16)~_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), z);
 }
 
-static inline void vf_load_bf16x2(const uint8_t *p, vf *even, vf *odd)
+static inline vf vf_load_bf16_even(const uint8_t *p)
 {
-    __m512i w = _mm512_loadu_si512(p);
-    *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
-    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xFFFF0000u)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+
+static inline vf vf_load_bf16_odd(const uint8_t *p)
+{
+    __m512i m = _mm512_set1_epi32((int)0xFFFF0000u);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), m));
 }
 
 static inline vf vf_load_bf16(const uint8_t *p)

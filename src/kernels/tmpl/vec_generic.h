@@ -79,6 +79,12 @@ static inline vf vf_fma(vf a, vf b, vf c)
     return c;
 }
 
+/* sum = a*b + sum */
+static inline void vf_fma_to(vf *sum, vf a, vf b)
+{
+    *sum = vf_fma(a, b, *sum);
+}
+
 /* a > b ? a : b, so that a NaN in a gives b */
 static inline vf vf_max(vf a, vf b)
 {
@@ -133,18 +139,32 @@ static inline vf vf_zero_lt(vf a, vf b, vf c)
     return c;
 }
 
-/* 16 dwords, each two bf16: the low ones, the high ones */
-static inline void vf_load_bf16x2(const uint8_t *p, vf *even, vf *odd)
+/* Of 16 dwords, each two bf16, the low ones. */
+static inline vf vf_load_bf16_even(const uint8_t *p)
 {
+    vf r;
     VEC_EACH
     {
-        uint32_t u, lo, hi;
+        uint32_t u;
         memcpy(&u, p + 4 * i_, 4);
-        lo = u << 16;
-        hi = u & 0xFFFF0000u;
-        memcpy(&even->v[i_], &lo, 4);
-        memcpy(&odd->v[i_], &hi, 4);
+        u <<= 16;
+        memcpy(&r.v[i_], &u, 4);
     }
+    return r;
+}
+
+/* The high ones. */
+static inline vf vf_load_bf16_odd(const uint8_t *p)
+{
+    vf r;
+    VEC_EACH
+    {
+        uint32_t u;
+        memcpy(&u, p + 4 * i_, 4);
+        u &= 0xFFFF0000u;
+        memcpy(&r.v[i_], &u, 4);
+    }
+    return r;
 }
 
 static inline vf vf_load_bf16(const uint8_t *p)
