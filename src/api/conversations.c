@@ -76,6 +76,8 @@ static void tell(const char *name, const struct cache_file_told *told, int32_t n
     jw_ki64(&w, "tokens", told->tokens);
     if (n_prompt)
         jw_ki64(&w, "prompt_tokens", n_prompt);
+    if (told->draft_tokens)
+        jw_ki64(&w, "draft_tokens", told->draft_tokens);
     jw_ki64(&w, "bytes", told->bytes);
     jw_kstrz(&w, "checksum", told->sum);
     jw_kreal(&w, "ms", (double)(us / 100) / 10);
@@ -149,6 +151,8 @@ static void row(const struct api_model *m, const struct conv_found *f, struct jw
     jw_obj(w);
     jw_kstrz(w, "name", f->name);
     jw_ki64(w, "tokens", i->n_token);
+    if (i->n_draft_token)
+        jw_ki64(w, "draft_tokens", i->n_draft_token);
     jw_ki64(w, "bytes", i->bytes);
     jw_ki64(w, "modified", i->modified_unix);
     jw_kstrz(w, "model", i->about);

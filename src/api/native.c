@@ -314,10 +314,12 @@ static void stats_files(struct jw *w, const struct sched_stats *s)
     jw_ki64(w, "saves", s->saves.done);
     jw_ki64(w, "failed_saves", s->saves.failed);
     jw_ki64(w, "saved_tokens", s->saves.tokens);
+    jw_ki64(w, "saved_draft_tokens", s->saves.draft_tokens);
     jw_ki64(w, "saved_bytes", s->saves.bytes);
     jw_ki64(w, "restores", s->restores.done);
     jw_ki64(w, "failed_restores", s->restores.failed);
     jw_ki64(w, "restored_tokens", s->restores.tokens);
+    jw_ki64(w, "restored_draft_tokens", s->restores.draft_tokens);
     jw_ki64(w, "restored_bytes", s->restores.bytes);
     jw_obj_end(w);
 }

@@ -28,9 +28,10 @@ struct cache_file_told {
      * QN_UNSUPPORTED another model's, or another format; QN_BAD_INPUT damaged, or no such file at
      * all; QN_NO_MEMORY more than the cache may hold; QN_BUSY more than is left now. */
     struct qn_err err;
-    int32_t tokens; /* saved; or that can be gone on from after a restore */
-    int64_t bytes;  /* of the file */
-    char sum[33];   /* its checksum, 32 digits */
+    int32_t tokens;       /* saved; or that can be gone on from after a restore */
+    int32_t draft_tokens; /* of these, tokens whose part of what guesses is saved, or back, too */
+    int64_t bytes;        /* of the file */
+    char sum[33];         /* its checksum, 32 digits */
 };
 /* Begins to save or restore, or goes on with it (go_on, or ask NULL: with no bound of room), a few
  * milliseconds at a time: the files are read and written by a thread of the cache's own. True: it

@@ -240,9 +240,7 @@ void heads_trim(struct heads *h, int64_t bytes)
 /* ---- use --------------------------------------------------------------------------------------
  */
 
-/* The line's rows, of its first n tokens. Two namespaces that became one here would share guesses,
- * not text; names too long to carry a first token are told apart by 64 bits and their end. */
-static struct ptree_line rows_of(const struct qn_line *line, int32_t n, char ns[PTREE_NS_MAX + 1])
+struct ptree_line heads_rows(const struct qn_line *line, int32_t n, char ns[PTREE_NS_MAX + 1])
 {
     const char *name = line->ns ? line->ns : "";
     size_t len = strlen(name);
@@ -287,7 +285,7 @@ bool heads_loading(struct heads *h, struct tier *t, const struct qn_line *line, 
     char ns[PTREE_NS_MAX + 1];
     if (!h || len < 1)
         return false;
-    struct ptree_line rows = rows_of(line, line->n_ids, ns);
+    struct ptree_line rows = heads_rows(line, line->n_ids, ns);
     rows.n = len < rows.n ? len : rows.n;
     return tier_loading(t, TIER_HEAD, &rows);
 }
@@ -300,7 +298,7 @@ void heads_resume(struct heads *h, const struct qn_line *line, struct qn_seq *s)
     int32_t len = qn_seq_len(s);
     if (!h || len < 1)
         return;
-    struct ptree_line rows = rows_of(line, line->n_ids, ns);
+    struct ptree_line rows = heads_rows(line, line->n_ids, ns);
     ptree_find(h->tree, &rows, len < rows.n ? len : rows.n, &f);
     const float *state = f.n_usable == len - 1 ? state_of(&f, f.n_usable) : NULL;
     if (f.n_usable == len - 1 && !state && len > 1 && qn_seq_can_truncate(s, len - 1))
@@ -316,7 +314,7 @@ void heads_keep(struct heads *h, const struct qn_line *line, struct qn_seq *s)
     const struct qn_mtp *m = h ? qn_seq_mtp(s) : NULL;
     if (!m || line->n_ids < 2 || engine_mtp_rows(m) < line->n_ids - 1)
         return;
-    struct ptree_line rows = rows_of(line, line->n_ids, ns);
+    struct ptree_line rows = heads_rows(line, line->n_ids, ns);
     h->have_state = engine_mtp_state(m, rows.n, h->state);
     h->end = rows.n;
     ptree_keep(h->tree, &rows, engine_mtp_kv(m), &ignored);

@@ -22,6 +22,11 @@ enum qn_status heads_create(struct qn_engine *e, int64_t bytes, struct heads **o
                             struct qn_err *err);
 void heads_free(struct heads *h); /* NULL is fine here and below */
 
+/* The rows of the line's first n tokens as the tree's line; ns is room for its namespace. Two
+ * namespaces that became one here would share guesses, not text; names too long to carry a first
+ * token are told apart by 64 bits and their end. Any thread. */
+struct ptree_line heads_rows(const struct qn_line *line, int32_t n, char ns[PTREE_NS_MAX + 1]);
+
 /* s, which holds a part of the line from the cache, gets a context with the rows that are there.
  * Where all are there but the state behind them, s gives one token back, if it can, so that
  * computing it makes that state. No failure: without memory s has no context. */

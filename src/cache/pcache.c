@@ -196,24 +196,22 @@ static void about_model(const struct qn_cache *c, struct buf *out)
              (long long)info->kv_token_bytes);
 }
 
-/* The trees that go to disk, with a line about each. */
-static enum qn_status describe(struct qn_cache *c, const char *memo, struct tier_params *tp,
-                               struct buf about[TIER_SIDES], struct qn_err *err)
+/* The trees that go to files, with a line about each; how many. */
+static enum qn_status describe(struct qn_cache *c, const char *memo, struct tier_tree t[TIER_SIDES],
+                               int32_t *n, struct buf about[TIER_SIDES], struct qn_err *err)
 {
     const struct qn_model_info *info = qn_engine_info(c->e);
-    struct tier_tree *t = tp->trees;
     QN_TRY(know_model(c, memo, err));
     t[TIER_MODEL] = (struct tier_tree){.ex = c->ex, .tree = c->tree, .model = c->model};
     about_model(c, &about[TIER_MODEL]);
-    buf_addc(&about[TIER_MODEL], '\n');
     if (c->heads) {
         t[TIER_HEAD] = heads_tree(c->heads);
-        buf_addf(&about[TIER_HEAD], "draft head of %s (%lld bytes a token)\n", info->name,
+        buf_addf(&about[TIER_HEAD], "draft head of %s (%lld bytes a token)", info->name,
                  (long long)kv_full_token_bytes(t[TIER_HEAD].ex));
         QN_TRY(model_head_fingerprint(c->e, c->model.b, memo, t[TIER_HEAD].model.b, err));
     }
-    tp->n_tree = c->heads ? 2 : 1;
-    for (int32_t i = 0; i < tp->n_tree; i++) {
+    *n = c->heads ? 2 : 1;
+    for (int32_t i = 0; i < *n; i++) {
         QN_TRY(buf_ok(&about[i], "a line", err));
         t[i].about = buf_str(&about[i]);
     }
@@ -232,7 +230,12 @@ enum qn_status qn_cache_disk_open(struct qn_cache *c, const struct qn_disk_param
     QN_TRY(dir_make(p->dir, err));
     enum qn_status st = memo_path(p->dir, &memo, err);
     if (st == QN_OK)
-        st = describe(c, buf_z(&memo), &tp, about, err);
+        st = describe(c, buf_z(&memo), tp.trees, &tp.n_tree, about, err);
+    for (int i = 0; st == QN_OK && i < tp.n_tree; i++) { /* the folder's file has a line of it */
+        buf_addc(&about[i], '\n');
+        tp.trees[i].about = buf_str(&about[i]);
+        st = buf_ok(&about[i], "a line", err);
+    }
     if (st == QN_OK)
         st = tier_open(&tp, &c->disk, err);
     buf_free(&memo);
@@ -281,23 +284,19 @@ enum qn_status pcache_files_open(struct qn_cache *c, const char *dir, struct qn_
     if (c->files || !c->bytes_max)
         QN_FAIL(err, QN_BAD_INPUT, WHERE,
                 "files of conversations need a prompt cache of more than 0 bytes, once");
-    struct saved_params sp = {.ex = c->ex, .tree = c->tree, .dir = dir};
-    struct buf memo = BUF_INIT, about = BUF_INIT;
-    sp.n_ctx = qn_engine_info(c->e)->n_ctx;
-    sp.limit = c->bytes_max - (int64_t)((double)c->bytes_max * c->heads_share);
+    struct saved_params sp = {.dir = dir, .n_ctx = qn_engine_info(c->e)->n_ctx};
+    struct buf memo = BUF_INIT, about[TIER_SIDES] = {BUF_INIT, BUF_INIT};
+    sp.limits[TIER_HEAD] = (int64_t)((double)c->bytes_max * c->heads_share);
+    sp.limits[TIER_MODEL] = c->bytes_max - sp.limits[TIER_HEAD];
     QN_TRY(conv_folder(dir, err));
     enum qn_status st = memo_path(dir, &memo, err);
     if (st == QN_OK)
-        st = know_model(c, buf_z(&memo), err);
-    about_model(c, &about);
-    sp.about = buf_str(&about);
-    sp.model = c->model;
-    if (st == QN_OK)
-        st = buf_ok(&about, "a line", err);
-    buf_free(&memo);
+        st = describe(c, buf_z(&memo), sp.trees, &sp.n_tree, about, err);
     if (st == QN_OK)
         st = saved_open(&sp, &c->files, err);
-    buf_free(&about);
+    buf_free(&memo);
+    for (int i = 0; i < TIER_SIDES; i++)
+        buf_free(&about[i]);
     return st;
 }
 

@@ -142,6 +142,11 @@ void ptree_set_tier(struct ptree *t, const struct ptree_tier *tier)
     t->tier = tier ? *tier : (struct ptree_tier){0};
 }
 
+int64_t ptree_idle(const struct ptree *t)
+{
+    return t->ops->idle_all(ptree_self(t));
+}
+
 void ptree_stats(const struct ptree *t, struct ptree_stats *out)
 {
     *out = t->stats;

@@ -106,6 +106,7 @@ enum qn_status ptree_keep(struct ptree *t, const struct ptree_line *line, void *
 enum qn_status ptree_add(struct ptree *t, const struct ptree_line *line, int32_t from, void *part,
                          struct qn_err *err);
 
+int64_t ptree_idle(const struct ptree *t); /* ptree_ops.idle_all */
 /* Drops the least valuable until at most `bytes` are idle, or nothing is left that could go. */
 void ptree_trim(struct ptree *t, int64_t bytes);
 /* Lookups and keeps so far, and what was not in any of those since it was `clock`: leaves, and then

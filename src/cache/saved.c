@@ -94,15 +94,17 @@ enum qn_status saved_open(const struct saved_params *p, struct saved **out, stru
     struct saved *s = fault_point("cache.alloc") ? NULL : calloc(1, sizeof *s);
     if (!s)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "out of memory");
-    s->ex = p->ex;
-    s->tree = p->tree;
-    s->limit = p->limit;
+    const struct str about = p->trees[TIER_MODEL].about;
+    for (int32_t k = 0; k < p->n_tree; k++) {
+        s->sides[k] = (struct saved_side){.is = p->trees[k], .limit = p->limits[k]};
+        s->sides[k].is.about = (struct str){0};
+    }
+    s->n_side = p->n_tree;
     s->n_ctx = p->n_ctx;
-    s->model = p->model;
     pthread_mutex_init(&s->mu, NULL);
     pthread_cond_init(&s->cv, NULL);
     s->dir = strdup(p->dir);
-    s->about = strndup(p->about.p ? p->about.p : "", p->about.n);
+    s->about = strndup(about.p ? about.p : "", about.n);
     enum qn_status st = s->dir && s->about ? start_thread(s, err)
                                            : err_set(err, QN_NO_MEMORY, WHERE, "out of memory");
     if (st != QN_OK) {
@@ -139,9 +141,10 @@ void saved_close(struct saved *s)
 static enum qn_status save_step(struct saved *s, bool *done, struct cache_file_told *out)
 {
     bool ready = false;
-    if (saving_tokens(s->out) && s->info.n_token) { /* written */
+    if (s->info.n_token) { /* written */
         *done = true;
-        out->tokens = saving_tokens(s->out);
+        out->tokens = s->info.n_token;
+        out->draft_tokens = s->info.n_draft_token;
         return QN_OK;
     }
     QN_TRY(saving_gather(s, &ready, &out->err));
@@ -153,7 +156,7 @@ static enum qn_status save_step(struct saved *s, bool *done, struct cache_file_t
 static enum qn_status restore_step(struct saved *s, bool *done, struct cache_file_told *out)
 {
     enum saved_task next = SAVED_REST;
-    QN_TRY(restoring_step(s, &next, done, &out->tokens, &out->err));
+    QN_TRY(restoring_step(s, &next, done, out, &out->err));
     if (next != SAVED_REST)
         saved_task_start(s, next);
     return QN_OK;

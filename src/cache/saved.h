@@ -1,7 +1,8 @@
 /*
  * saved.h - lines of the prompt cache saved to files of their own by name, and put back: what the
  * tree has of a line goes into one file (store/convfile.h), with the places to go on from on the
- * way, and comes back whole or not at all.
+ * way, and comes back whole or not at all. What the draft head's tree has of it goes along; a
+ * server without that head, or without room for its part, puts the model's back all the same.
  *
  * All calls from the scheduler's thread. A thread of its own reads and writes; it touches nothing
  * but files and the bytes of pages that this thread holds for it. One file at a time.
@@ -10,20 +11,17 @@
 #define CACHE_SAVED_H
 
 #include "cache/cache_file.h"
-#include "cache/ptree.h"
-#include "exec/kv.h"
+#include "cache/tier.h"
 #include "store/convfile.h"
 
 struct saved;
 
 struct saved_params {
-    struct exec *ex;
-    struct ptree *tree;       /* its parts are kv_prefixes of ex */
-    int64_t limit;            /* the tree's */
-    int32_t n_ctx;            /* of a sequence, in tokens */
-    const char *dir;          /* conv_folder's */
-    struct record_name model; /* everything that must agree for a file to be of use */
-    struct str about;
+    struct tier_tree trees[TIER_SIDES]; /* the model's `about` goes into the files */
+    int64_t limits[TIER_SIDES];         /* the trees' */
+    int32_t n_tree;
+    int32_t n_ctx;   /* of a sequence, in tokens */
+    const char *dir; /* conv_folder's */
 };
 
 enum qn_status saved_open(const struct saved_params *p, struct saved **out, struct qn_err *err);

@@ -37,6 +37,17 @@ struct tier_tree {
     size_t tail_bytes;
 };
 
+/* What a part of such a tree is. */
+static inline const struct kv_prefix *tier_kv(const struct tier_tree *t, const void *part)
+{
+    return t->parts ? t->parts->kv(part) : part;
+}
+
+static inline const void *tier_tail(const struct tier_tree *t, const void *part)
+{
+    return t->parts ? t->parts->tail(part) : NULL;
+}
+
 /* The model's tree comes first: it decides where the others' ends are worth a record too. */
 enum { TIER_MODEL, TIER_HEAD, TIER_SIDES };
 struct tier_params {

@@ -63,12 +63,12 @@ struct tier {
 /* What a part of the side's tree is, seen from here. */
 static inline const struct kv_prefix *side_kv(const struct side *sd, const void *part)
 {
-    return sd->is.parts ? sd->is.parts->kv(part) : part;
+    return tier_kv(&sd->is, part);
 }
 
 static inline const void *side_tail(const struct side *sd, const void *part)
 {
-    return sd->is.parts ? sd->is.parts->tail(part) : NULL;
+    return tier_tail(&sd->is, part);
 }
 
 /* Nodes are to be looked at again. */

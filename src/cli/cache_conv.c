@@ -113,6 +113,8 @@ void conv_rows_text(const struct conv_rows *r, struct buf *out)
         model_id(c, id);
         buf_addf(out, "  %s" CONV_SUFFIX "  %" PRId32 " tokens  ", c->name, c->info.n_token);
         cli_size_text(out, c->info.bytes);
+        if (c->info.n_draft_token)
+            buf_addz(out, "  with a draft head's");
         buf_addf(out, "  saved %s  %s  %s\n", when, id, c->info.about);
     }
 }
@@ -129,6 +131,7 @@ void conv_rows_json(const struct conv_rows *r, struct jw *w)
         jw_kstrz(w, "model", id);
         jw_kstrz(w, "about", c->info.about);
         jw_ki64(w, "tokens", c->info.n_token);
+        jw_ki64(w, "draft_tokens", c->info.n_draft_token);
         jw_ki64(w, "bytes", c->info.bytes);
         jw_ki64(w, "modified", c->info.modified_unix);
         jw_kstrz(w, "checksum", c->info.sum);

@@ -89,6 +89,7 @@ static void count(struct sched *s, const struct file_job *j)
     }
     sums->done++;
     sums->tokens += j->told.tokens;
+    sums->draft_tokens += j->told.draft_tokens;
     sums->bytes += j->told.bytes;
 }
 

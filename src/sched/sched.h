@@ -191,7 +191,7 @@ bool sched_cache_file(struct sched *s, const struct cache_file_ask *ask, int tim
  * alone. */
 struct sched_file_sums {
     int64_t done, failed;
-    int64_t tokens, bytes;
+    int64_t tokens, draft_tokens, bytes;
 };
 
 struct sched_stats {

@@ -292,6 +292,8 @@ static void write_files(struct text *t, const struct sched_stats *s)
            (double)s->saves.failed);
     single(t, "conversation_saved_tokens_total", "counter", "Tokens saved.",
            (double)s->saves.tokens);
+    single(t, "conversation_saved_draft_tokens_total", "counter", "Tokens of what guesses saved.",
+           (double)s->saves.draft_tokens);
     single(t, "conversation_saved_bytes_total", "counter", "Bytes of the files.",
            (double)s->saves.bytes);
     single(t, "conversation_restores_total", "counter", "Conversations put back from a file.",
@@ -300,6 +302,8 @@ static void write_files(struct text *t, const struct sched_stats *s)
            "Restores that were refused or failed.", (double)s->restores.failed);
     single(t, "conversation_restored_tokens_total", "counter", "Tokens put back.",
            (double)s->restores.tokens);
+    single(t, "conversation_restored_draft_tokens_total", "counter",
+           "Tokens of what guesses put back.", (double)s->restores.draft_tokens);
     single(t, "conversation_restored_bytes_total", "counter", "Bytes of the files put back.",
            (double)s->restores.bytes);
 }

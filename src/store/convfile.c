@@ -22,10 +22,11 @@ struct conv {
     int fd;
     char *label; /* for messages */
     struct conv_info info;
+    int32_t n;     /* records of both chains */
     uint8_t *head; /* head_bytes */
     uint64_t *offs;
     uint8_t **headers;
-    struct record *records; /* [n_record], leading into headers */
+    struct record *records; /* [n], leading into headers */
     uint64_t header_bytes;  /* of all */
 };
 
@@ -104,14 +105,15 @@ static enum qn_status check_first(const struct conv *c, const uint8_t *p, uint64
 {
     if (memcmp(p, CONV_MAGIC, 8) != 0)
         QN_FAIL(err, QN_BAD_INPUT, CONV_WHERE, "%s: is no conversation file", c->label);
-    if (le_get32(p + 8) != CONV_VERSION)
+    uint32_t version = le_get32(p + 8);
+    if (version != CONV_VERSION && version != CONV_VERSION_DRAFT)
         QN_FAIL(err, QN_UNSUPPORTED, CONV_WHERE,
-                "%s: is a conversation file of format %u; this build reads %d", c->label,
-                le_get32(p + 8), CONV_VERSION);
-    uint32_t n = le_get32(p + 48), about = le_get32(p + 56);
-    if (n < 1 || n > CONV_RECORD_MAX || about > CONV_ABOUT_MAX || le_get32(p + 60) != 0 ||
-        le_get32(p + 52) < 1 || le_get32(p + 52) > CONV_TOKEN_MAX ||
-        le_get32(p + 12) != conv_head_bytes(n, about))
+                "%s: is a conversation file of format %u; this build reads %d and %d", c->label,
+                version, CONV_VERSION, CONV_VERSION_DRAFT);
+    uint32_t n = le_get32(p + 48), about = le_get32(p + 56), n_draft = le_get32(p + 60);
+    if (n < 1 || n > CONV_RECORD_MAX || about > CONV_ABOUT_MAX || n_draft > CONV_RECORD_MAX ||
+        !n_draft != (version == CONV_VERSION) || le_get32(p + 52) < 1 ||
+        le_get32(p + 52) > CONV_TOKEN_MAX || le_get32(p + 12) != conv_head_bytes(n, n_draft, about))
         return damaged(c, "the lengths in its head do not agree", err);
     if (le_get64(p + 64) != size)
         QN_FAIL(err, QN_BAD_INPUT, CONV_WHERE,
@@ -120,22 +122,48 @@ static enum qn_status check_first(const struct conv *c, const uint8_t *p, uint64
     return QN_OK;
 }
 
+static const uint8_t *row_of(const struct conv *c, int32_t i)
+{
+    return c->head + le_get32(c->head + 12) - CONV_SUM - (size_t)(c->n - i) * CONV_ROW;
+}
+
 /* Where the records lie; that they fill the file to its end. */
 static enum qn_status place(struct conv *c, uint64_t head, uint64_t size, struct qn_err *err)
 {
-    const uint8_t *row = c->head + head - CONV_SUM - (size_t)c->info.n_record * CONV_ROW;
+    const uint8_t *row = row_of(c, 0);
     uint64_t at = head;
-    c->offs = calloc((size_t)c->info.n_record + 1, sizeof *c->offs);
+    c->offs = calloc((size_t)c->n + 1, sizeof *c->offs);
     if (!c->offs)
         QN_FAIL(err, QN_NO_MEMORY, CONV_WHERE, "no memory for a list of records");
-    for (int32_t i = 0; i < c->info.n_record; i++, row += CONV_ROW) {
+    for (int32_t i = 0; i < c->n; i++, row += CONV_ROW) {
         c->offs[i] = conv_align(at);
         if (c->offs[i] > size || le_get64(row) < RECORD_HEAD || le_get64(row) > size - c->offs[i])
             return damaged(c, "a record lies outside of it", err);
         at = c->offs[i] + le_get64(row);
     }
-    c->offs[c->info.n_record] = at;
+    c->offs[c->n] = at;
     return at == size ? QN_OK : damaged(c, "its records do not end where it ends", err);
+}
+
+/* What a head whose sum is right says. */
+static enum qn_status read_facts(struct conv *c, struct qn_err *err)
+{
+    const uint8_t *p = c->head;
+    struct conv_info *info = &c->info;
+    memcpy(info->model.b, p + 16, sizeof info->model.b);
+    info->n_record = (int32_t)le_get32(p + 48);
+    info->n_token = (int32_t)le_get32(p + 52);
+    info->n_draft_record = (int32_t)le_get32(p + 60);
+    memcpy(info->about, p + conv_about_off((uint64_t)info->n_draft_record), le_get32(p + 56));
+    c->n = info->n_record + info->n_draft_record;
+    if (!info->n_draft_record)
+        return QN_OK;
+    memcpy(info->draft.b, p + CONV_HEAD, sizeof info->draft.b);
+    uint32_t n = le_get32(p + CONV_HEAD + 32);
+    if (n < 1 || n > CONV_TOKEN_MAX || le_get32(p + CONV_HEAD + 36) != 0)
+        return damaged(c, "the lengths in its head do not agree", err);
+    info->n_draft_token = (int32_t)n;
+    return QN_OK;
 }
 
 static enum qn_status read_head(struct conv *c, struct qn_err *err)
@@ -164,10 +192,7 @@ static enum qn_status read_head(struct conv *c, struct qn_err *err)
     const uint8_t *want = c->head + head - CONV_SUM;
     if (sum.lo != le_get64(want) || sum.hi != le_get64(want + 8))
         return damaged(c, "the checksum of its head is wrong", err);
-    memcpy(c->info.model.b, c->head + 16, sizeof c->info.model.b);
-    memcpy(c->info.about, c->head + CONV_HEAD, le_get32(c->head + 56));
-    c->info.n_record = (int32_t)le_get32(c->head + 48);
-    c->info.n_token = (int32_t)le_get32(c->head + 52);
+    QN_TRY(read_facts(c, err));
     c->info.bytes = (int64_t)size;
     c->info.modified_unix = sb.st_mtim.tv_sec;
     conv_sum_text(sum, c->info.sum);
@@ -176,21 +201,22 @@ static enum qn_status read_head(struct conv *c, struct qn_err *err)
 
 /* ---- records' headers ----------------------------------------------------------------------- */
 
-static const uint8_t *row_of(const struct conv *c, int32_t i)
-{
-    return c->head + le_get32(c->head + 12) - CONV_SUM - (size_t)(c->info.n_record - i) * CONV_ROW;
-}
-
-/* It continues the one before, and is this file's. */
+/* It continues the one before in its chain, is this file's, and ends where its chain does if it is
+ * the last. */
 static enum qn_status check_chain(const struct conv *c, int32_t i, struct qn_err *err)
 {
     static const struct record_name none;
-    const struct record *r = &c->records[i], *before = i ? r - 1 : NULL;
+    const struct conv_info *info = &c->info;
+    bool draft = i >= info->n_record, first = i == 0 || i == info->n_record;
+    const struct record *r = &c->records[i], *before = first ? NULL : r - 1;
     int32_t at = before ? before->id.from + before->id.n_token : 0;
-    if (!record_name_eq(&r->id.model, &c->info.model) ||
+    int32_t left = (draft ? info->n_draft_token : info->n_token) - at;
+    if (!record_name_eq(&r->id.model, draft ? &info->draft : &info->model) ||
         !record_name_eq(&r->id.parent, before ? &before->name : &none) || r->id.from != at ||
-        r->id.n_token < 1 || r->id.n_token > c->info.n_token - at)
+        r->id.n_token < 1 || r->id.n_token > left)
         return damaged(c, "a record does not continue the one before it", err);
+    if ((i == info->n_record - 1 || i == c->n - 1) && r->id.n_token != left)
+        return damaged(c, "its records end at another token than its head says", err);
     return QN_OK;
 }
 
@@ -227,7 +253,7 @@ static enum qn_status read_header(struct conv *c, int32_t i, struct qn_err *err)
 
 static enum qn_status read_headers(struct conv *c, struct qn_err *err)
 {
-    int32_t n = c->info.n_record;
+    int32_t n = c->n;
     uint64_t at = le_get32(c->head + 12);
     c->headers = calloc((size_t)n, sizeof(*c->headers));
     c->records = calloc((size_t)n, sizeof *c->records);
@@ -238,9 +264,6 @@ static enum qn_status read_headers(struct conv *c, struct qn_err *err)
         QN_TRY(read_header(c, i, err));
         at = c->offs[i] + le_get64(row_of(c, i));
     }
-    const struct record_id *last = &c->records[n - 1].id;
-    if (last->from + last->n_token != c->info.n_token)
-        return damaged(c, "its records end at another token than its head says", err);
     return QN_OK;
 }
 
@@ -250,7 +273,7 @@ void conv_close(struct conv *c)
 {
     if (!c)
         return;
-    for (int32_t i = 0; c->headers && i < c->info.n_record; i++)
+    for (int32_t i = 0; c->headers && i < c->n; i++)
         free(c->headers[i]);
     free(c->headers);
     free(c->records);
@@ -313,7 +336,7 @@ const struct conv_info *conv_info(const struct conv *c)
 
 const struct record *conv_record(const struct conv *c, int32_t i)
 {
-    QN_ASSERT(i >= 0 && i < c->info.n_record);
+    QN_ASSERT(i >= 0 && i < c->n);
     return &c->records[i];
 }
 
@@ -395,7 +418,7 @@ enum qn_status conv_verify(const char *path, struct conv_info *out, struct qn_er
     *out = (struct conv_info){0};
     QN_TRY(conv_open(path, &c, err));
     enum qn_status s = QN_OK;
-    for (int32_t i = 0; s == QN_OK && i < c->info.n_record; i++)
+    for (int32_t i = 0; s == QN_OK && i < c->n; i++)
         s = conv_read(c, i, NULL, err);
     *out = c->info;
     conv_close(c);

@@ -29,9 +29,10 @@ struct writer {
     const char *label; /* for messages: the name it will have */
     const atomic_bool *stop;
     const struct conv_text *t;
-    struct record_name *names; /* [n_piece] */
-    struct hash128 *sums;      /* [n_piece] of the records' headers */
-    uint64_t *offs;            /* [n_piece + 1] places of records; the last is the file's end */
+    int32_t n;                 /* records of both chains */
+    struct record_name *names; /* [n] */
+    struct hash128 *sums;      /* [n] of the records' headers */
+    uint64_t *offs;            /* [n + 1] places of records; the last is the file's end */
 };
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
@@ -59,17 +60,29 @@ static enum qn_status write_bytes(const struct writer *w, struct str data, uint6
 
 /* ---- records and head ----------------------------------------------------------------------- */
 
+static bool of_draft(const struct writer *w, int32_t i)
+{
+    return i >= w->t->model.n_piece;
+}
+
+static const struct conv_piece *piece_of(const struct writer *w, int32_t i)
+{
+    const struct conv_text *t = w->t;
+    return of_draft(w, i) ? &t->draft.pieces[i - t->model.n_piece] : &t->model.pieces[i];
+}
+
 static struct record_id id_of(const struct writer *w, int32_t i)
 {
-    struct record_id id = w->t->pieces[i].id;
-    id.model = w->t->model;
-    id.parent = i ? w->names[i - 1] : (struct record_name){{0}};
+    struct record_id id = piece_of(w, i)->id;
+    bool first = i == 0 || i == w->t->model.n_piece;
+    id.model = of_draft(w, i) ? w->t->draft.model : w->t->model.model;
+    id.parent = first ? (struct record_name){{0}} : w->names[i - 1];
     return id;
 }
 
 static uint64_t record_bytes(const struct writer *w, int32_t i)
 {
-    const struct conv_piece *p = &w->t->pieces[i];
+    const struct conv_piece *p = piece_of(w, i);
     uint64_t n = record_payload_off(&p->id, (uint32_t)p->n_part);
     for (int32_t k = 0; k < p->n_part; k++)
         n += p->parts[k].iov_len;
@@ -80,15 +93,15 @@ static uint64_t record_bytes(const struct writer *w, int32_t i)
 static enum qn_status plan(struct writer *w, struct qn_err *err)
 {
     const struct conv_text *t = w->t;
-    size_t n = (size_t)t->n_piece;
+    size_t n = (size_t)w->n;
     w->names = calloc(n, sizeof *w->names);
     w->sums = calloc(n, sizeof *w->sums);
     w->offs = calloc(n + 1, sizeof *w->offs);
     if (!w->names || !w->sums || !w->offs)
-        QN_FAIL(err, QN_NO_MEMORY, CONV_WHERE, "no memory for a list of %d records", t->n_piece);
+        QN_FAIL(err, QN_NO_MEMORY, CONV_WHERE, "no memory for a list of %d records", w->n);
     size_t about = t->about.n < CONV_ABOUT_MAX ? t->about.n : CONV_ABOUT_MAX;
-    uint64_t at = conv_align(conv_head_bytes(n, about));
-    for (int32_t i = 0; i < t->n_piece; i++) {
+    uint64_t at = conv_head_bytes((uint64_t)t->model.n_piece, (uint64_t)t->draft.n_piece, about);
+    for (int32_t i = 0; i < w->n; i++) {
         struct record_id id = id_of(w, i);
         if (!record_name_of(&id, &w->names[i]))
             QN_FAIL(err, QN_NO_MEMORY, CONV_WHERE, "no memory for a record's name");
@@ -101,7 +114,7 @@ static enum qn_status plan(struct writer *w, struct qn_err *err)
 
 static enum qn_status write_one(struct writer *w, int32_t i, struct qn_err *err)
 {
-    const struct conv_piece *p = &w->t->pieces[i];
+    const struct conv_piece *p = piece_of(w, i);
     struct record_id id = id_of(w, i);
     struct buf head = BUF_INIT;
     struct record_sum *sums = calloc((size_t)p->n_part + 1, sizeof *sums);
@@ -125,23 +138,34 @@ static enum qn_status write_one(struct writer *w, int32_t i, struct qn_err *err)
     return s;
 }
 
+static int32_t tokens_of(const struct conv_chain *c)
+{
+    const struct conv_piece *last = c->n_piece ? &c->pieces[c->n_piece - 1] : NULL;
+    return last ? last->id.from + last->id.n_token : 0;
+}
+
 static enum qn_status write_head(const struct writer *w, struct conv_info *info, struct qn_err *err)
 {
     const struct conv_text *t = w->t;
-    const struct conv_piece *last = &t->pieces[t->n_piece - 1];
+    uint64_t n = (uint64_t)t->model.n_piece, n_draft = (uint64_t)t->draft.n_piece;
     struct str about = {t->about.p, t->about.n < CONV_ABOUT_MAX ? t->about.n : CONV_ABOUT_MAX};
     struct buf b = BUF_INIT;
     buf_add(&b, CONV_MAGIC, 8);
-    le_add32(&b, CONV_VERSION);
-    le_add32(&b, (uint32_t)conv_head_bytes((uint64_t)t->n_piece, about.n));
-    buf_add(&b, t->model.b, sizeof t->model.b);
-    le_add32(&b, (uint32_t)t->n_piece);
-    le_add32(&b, (uint32_t)(last->id.from + last->id.n_token));
+    le_add32(&b, n_draft ? CONV_VERSION_DRAFT : CONV_VERSION);
+    le_add32(&b, (uint32_t)conv_head_bytes(n, n_draft, about.n));
+    buf_add(&b, t->model.model.b, sizeof t->model.model.b);
+    le_add32(&b, (uint32_t)n);
+    le_add32(&b, (uint32_t)tokens_of(&t->model));
     le_add32(&b, (uint32_t)about.n);
-    le_add32(&b, 0);
-    le_add64(&b, w->offs[t->n_piece]);
+    le_add32(&b, (uint32_t)n_draft);
+    le_add64(&b, w->offs[w->n]);
+    if (n_draft) {
+        buf_add(&b, t->draft.model.b, sizeof t->draft.model.b);
+        le_add32(&b, (uint32_t)tokens_of(&t->draft));
+        le_add32(&b, 0);
+    }
     buf_add_str(&b, about);
-    for (int32_t i = 0; i < t->n_piece; i++) {
+    for (int32_t i = 0; i < w->n; i++) {
         le_add64(&b, record_bytes(w, i));
         le_add64(&b, w->sums[i].lo);
         le_add64(&b, w->sums[i].hi);
@@ -157,10 +181,14 @@ static enum qn_status write_head(const struct writer *w, struct conv_info *info,
     if (s == QN_OK)
         s = write_bytes(w, buf_str(&b), 0, err);
     buf_free(&b);
-    info->model = t->model;
-    info->n_record = t->n_piece;
-    info->n_token = last->id.from + last->id.n_token;
-    info->bytes = (int64_t)w->offs[t->n_piece];
+    info->model = t->model.model;
+    info->n_record = t->model.n_piece;
+    info->n_token = tokens_of(&t->model);
+    info->n_draft_record = t->draft.n_piece;
+    info->n_draft_token = tokens_of(&t->draft);
+    if (n_draft)
+        info->draft = t->draft.model;
+    info->bytes = (int64_t)w->offs[w->n];
     memcpy(info->about, about.p, about.n);
     return s;
 }
@@ -169,7 +197,7 @@ static enum qn_status write_all(struct writer *w, struct conv_info *info, struct
 {
     struct stat sb;
     QN_TRY(plan(w, err));
-    for (int32_t i = 0; i < w->t->n_piece; i++)
+    for (int32_t i = 0; i < w->n; i++)
         QN_TRY(write_one(w, i, err));
     QN_TRY(write_head(w, info, err));
     if (disk_refuses("conv.sync", EIO) || fsync(w->fd) != 0)
@@ -214,21 +242,27 @@ static enum qn_status part_create(const char *dir, const char *name, struct buf 
 }
 
 /* Limits of the format; whoever calls has kept them, or has a conversation beyond all bounds. */
-static enum qn_status check(const char *name, const struct conv_text *t, struct qn_err *err)
+static bool chain_fits(const struct conv_chain *c)
 {
-    bool ok = conv_name_ok(str_of(name)) && t->n_piece >= 1 && t->n_piece <= CONV_RECORD_MAX;
+    bool ok = c->n_piece <= CONV_RECORD_MAX;
     int32_t at = 0;
-    for (int32_t i = 0; ok && i < t->n_piece; i++) {
-        const struct conv_piece *p = &t->pieces[i];
+    for (int32_t i = 0; ok && i < c->n_piece; i++) {
+        const struct conv_piece *p = &c->pieces[i];
         ok = p->id.from == at && p->id.n_token > 0 && p->id.n_token <= RECORD_TOKEN_MAX &&
              p->n_part >= 0 && p->n_part <= RECORD_PART_MAX && p->id.note.n <= RECORD_NOTE_MAX &&
              at <= CONV_TOKEN_MAX - p->id.n_token;
         at = ok ? at + p->id.n_token : 0;
     }
-    if (!ok)
+    return ok;
+}
+
+static enum qn_status check(const char *name, const struct conv_text *t, struct qn_err *err)
+{
+    if (!conv_name_ok(str_of(name)) || t->model.n_piece < 1 || !chain_fits(&t->model) ||
+        !chain_fits(&t->draft))
         QN_FAIL(err, QN_UNSUPPORTED, CONV_WHERE,
                 "%s: more than a conversation file holds: %d records, at most %d with %d tokens",
-                name, t->n_piece, CONV_RECORD_MAX, CONV_TOKEN_MAX);
+                name, t->model.n_piece, CONV_RECORD_MAX, CONV_TOKEN_MAX);
     return QN_OK;
 }
 
@@ -237,6 +271,7 @@ enum qn_status conv_write(const char *dir, const char *name, const struct conv_t
 {
     struct buf tmp = BUF_INIT, path = BUF_INIT;
     struct writer w = {.fd = -1, .label = name, .stop = stop, .t = t};
+    w.n = t->model.n_piece + t->draft.n_piece;
     *out = (struct conv_info){0};
     QN_TRY(check(name, t, err));
     conv_path(&path, dir, name);

@@ -36,7 +36,7 @@ static void put_sum(uint8_t *p, struct hash128 sum)
 /* The sums of the records' headers, as far as they lie within the bytes. */
 static void repair_rows(uint8_t *p, size_t n, uint64_t head)
 {
-    uint32_t n_record = get32(p + 48);
+    uint32_t n_record = get32(p + 48) + get32(p + 60);
     uint64_t at = head;
     uint8_t *row = p + head - CONV_SUM - (uint64_t)n_record * CONV_ROW;
     for (uint32_t i = 0; i < n_record; i++, row += CONV_ROW) {
@@ -54,9 +54,10 @@ static void repair_rows(uint8_t *p, size_t n, uint64_t head)
 
 static void repair(uint8_t *p, size_t n, bool rows)
 {
-    if (n < CONV_HEAD || get32(p + 48) > CONV_RECORD_MAX || get32(p + 56) > CONV_ABOUT_MAX)
+    if (n < CONV_HEAD || get32(p + 48) > CONV_RECORD_MAX || get32(p + 56) > CONV_ABOUT_MAX ||
+        get32(p + 60) > CONV_RECORD_MAX)
         return;
-    uint64_t head = conv_head_bytes(get32(p + 48), get32(p + 56));
+    uint64_t head = conv_head_bytes(get32(p + 48), get32(p + 60), get32(p + 56));
     if (head > n)
         return;
     put64(p + 64, n);
@@ -68,10 +69,14 @@ static void repair(uint8_t *p, size_t n, bool rows)
 static void use(struct conv *c)
 {
     const struct conv_info *info = conv_info(c);
-    int64_t tokens = 0;
+    int64_t tokens = 0, of_model = 0;
     struct qn_err err = {0};
-    for (int32_t i = 0; i < info->n_record; i++) {
+    for (int32_t i = 0; i < info->n_record + info->n_draft_record; i++) {
         const struct record *r = conv_record(c, i);
+        if (i == info->n_record) {
+            of_model = tokens;
+            tokens = 0;
+        }
         int32_t *ids = malloc((size_t)r->id.n_token * sizeof *ids);
         QN_ASSERT(ids && r->id.from == tokens);
         record_tokens(r, ids);
@@ -80,7 +85,12 @@ static void use(struct conv *c)
         if (conv_read(c, i, NULL, &err) != QN_OK)
             QN_ASSERT(err.msg[0]);
     }
-    QN_ASSERT(tokens == info->n_token && strlen(info->sum) == 32);
+    if (!info->n_draft_record) {
+        of_model = tokens;
+        tokens = 0;
+    }
+    QN_ASSERT(of_model == info->n_token && tokens == info->n_draft_token &&
+              strlen(info->sum) == 32);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n)

@@ -16,10 +16,12 @@
 
 #define N(a) (sizeof(a) / sizeof *(a))
 
-enum { PIECES = 3, PARTS = 2, BYTES = 4500 };
-static const int32_t lengths[PIECES] = {70, 1, 300};
+/* The last of the pieces may be a draft's instead, a chain of its own. */
+enum { PIECES = 5, DRAFT = 2, PARTS = 2, BYTES = 4500 };
+static const int32_t lengths[PIECES] = {70, 1, 300, 69, 200};
+enum { TOKENS = 371, DRAFT_TOKENS = 269 };
 
-/* A conversation whose every byte depends on `seed`. */
+/* A conversation whose every byte depends on `seed`, an even one with a draft's records. */
 struct talk {
     int32_t tokens[400];
     uint8_t bytes[PIECES][PARTS][BYTES];
@@ -35,6 +37,7 @@ static struct talk *make_talk(uint8_t seed)
     for (int32_t i = 0; i < 400; i++)
         t->tokens[i] = i * 7919 % 50000 + seed;
     for (int32_t i = 0; i < PIECES; i++) {
+        at = i == PIECES - DRAFT ? 0 : at;
         for (int32_t k = 0; k < PARTS; k++) {
             size_t n = k ? BYTES : 100 + (size_t)i;
             for (size_t j = 0; j < n; j++)
@@ -49,9 +52,12 @@ static struct talk *make_talk(uint8_t seed)
                                            .n_part = PARTS};
         at += lengths[i];
     }
-    t->text = (struct conv_text){
-        .about = STR_LIT("a model (tiny)"), .pieces = t->pieces, .n_piece = PIECES};
-    memset(t->text.model.b, 0x5a, sizeof t->text.model.b);
+    t->text = (struct conv_text){.about = STR_LIT("a model (tiny)"),
+                                 .model = {.pieces = t->pieces, .n_piece = PIECES - DRAFT}};
+    if (seed % 2 == 0)
+        t->text.draft = (struct conv_chain){.pieces = t->pieces + PIECES - DRAFT, .n_piece = DRAFT};
+    memset(t->text.draft.model.b, seed % 2 ? 0 : 0x33, sizeof t->text.draft.model.b);
+    memset(t->text.model.model.b, 0x5a, sizeof t->text.model.model.b);
     return t;
 }
 
@@ -97,9 +103,12 @@ static void check_same(const char *path, const struct talk *t)
     static uint8_t got[PARTS][BYTES];
     int32_t tokens[400], at = 0;
     CHECK_OK(conv_open(path, &c, &err), err);
-    for (int32_t i = 0; i < PIECES; i++) {
+    assert_int_equal(conv_info(c)->n_record, PIECES - DRAFT);
+    assert_int_equal(conv_info(c)->n_draft_record, t->text.draft.n_piece);
+    for (int32_t i = 0; i < PIECES - DRAFT + t->text.draft.n_piece; i++) {
         struct iovec to[PARTS];
         const struct record *r = conv_record(c, i);
+        at = i == PIECES - DRAFT ? 0 : at;
         assert_int_equal(r->n_part, PARTS);
         for (int32_t k = 0; k < PARTS; k++)
             to[k] = (struct iovec){got[k], t->parts[i][k].iov_len};
@@ -116,10 +125,12 @@ static void check_same(const char *path, const struct talk *t)
     conv_close(c);
 }
 
-static void read_back(void **state)
+/* Version: of the format, in the file. */
+static void check_there_and_back(uint8_t seed, uint32_t version)
 {
     char *dir = check_tmp_dir();
-    struct talk *t = make_talk(1);
+    struct talk *t = make_talk(seed);
+    struct buf text = BUF_INIT;
     struct conv_info info, seen;
     struct qn_err err = {0};
     struct stat sb;
@@ -131,7 +142,12 @@ static void read_back(void **state)
     CHECK_OK(conv_look(buf_z(&path), &seen, &err), err);
     assert_memory_equal(&seen, &info, sizeof info);
     assert_string_equal(seen.about, "a model (tiny)");
-    assert_int_equal(seen.n_token, 371);
+    assert_int_equal(seen.n_token, TOKENS);
+    assert_int_equal(seen.n_draft_token, version == CONV_VERSION ? 0 : DRAFT_TOKENS);
+    assert_memory_equal(&seen.draft, &t->text.draft.model, sizeof seen.draft);
+    CHECK_OK(file_read(buf_z(&path), 1 << 20, &text, &err), err);
+    assert_int_equal((uint8_t)text.p[8], version);
+    buf_free(&text);
     check_same(buf_z(&path), t);
     CHECK_OK(conv_verify(buf_z(&path), &seen, &err), err);
     write_talk(dir, "fox", t, &seen); /* over itself: the same bytes */
@@ -142,6 +158,12 @@ static void read_back(void **state)
     CHECK_FAILS(conv_look(buf_z(&path), &seen, &err), QN_NOT_FOUND, err, "no such file");
     buf_free(&path);
     end(dir, t);
+}
+
+static void read_back(void **state)
+{
+    check_there_and_back(1, 1);
+    check_there_and_back(2, 2);
 }
 
 static void names(void **state)
@@ -169,11 +191,14 @@ static void limits(void **state)
     struct conv_info info;
     struct qn_err err;
     struct conv_text x = t->text;
-    x.n_piece = 0;
+    x.model.n_piece = 0;
     CHECK_FAILS(conv_write(dir, "a", &x, NULL, &info, &err), QN_UNSUPPORTED, err, "at most");
-    x.n_piece = CONV_RECORD_MAX + 1;
+    x.model.n_piece = CONV_RECORD_MAX + 1;
     CHECK_FAILS(conv_write(dir, "a", &x, NULL, &info, &err), QN_UNSUPPORTED, err, "at most");
     CHECK_FAILS(conv_write(dir, "../a", &t->text, NULL, &info, &err), QN_UNSUPPORTED, err, "..");
+    x = t->text;
+    x.draft = (struct conv_chain){.pieces = t->pieces + 1, .n_piece = 2}; /* not from token 0 */
+    CHECK_FAILS(conv_write(dir, "a", &x, NULL, &info, &err), QN_UNSUPPORTED, err, "a:");
     t->pieces[1].id.from++; /* a gap */
     CHECK_FAILS(conv_write(dir, "a", &t->text, NULL, &info, &err), QN_UNSUPPORTED, err, "a:");
     assert_int_equal(count_files(dir), 0);
@@ -191,10 +216,10 @@ static void flip(int fd, off_t at, uint8_t mask)
 }
 
 /* Every byte, one bit of it at a time, each bit in turn. */
-static void each_byte_counts(void **state)
+static void check_each_byte(uint8_t seed)
 {
     char *dir = check_tmp_dir();
-    struct talk *t = make_talk(3);
+    struct talk *t = make_talk(seed);
     struct conv_info info, seen;
     struct qn_err err = {0};
     write_talk(dir, "t", t, &info);
@@ -218,6 +243,31 @@ static void each_byte_counts(void **state)
         assert_int_equal(ftruncate(fd, n < 0 ? 0 : n), 0);
         assert_int_equal(conv_verify(buf_z(&path), &seen, &err), QN_BAD_INPUT);
     }
+    close(fd);
+    buf_free(&path);
+    end(dir, t);
+}
+
+static void each_byte_counts(void **state)
+{
+    check_each_byte(3);
+    check_each_byte(4);
+}
+
+/* Versions to come are named, whatever is behind. */
+static void other_versions(void **state)
+{
+    char *dir = check_tmp_dir();
+    struct talk *t = make_talk(2);
+    struct conv_info info;
+    struct qn_err err;
+    write_talk(dir, "t", t, &info);
+    struct buf path = path_of(dir, "t");
+    int fd = open(buf_z(&path), O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, "\3", 1, 8), 1);
+    CHECK_FAILS(conv_look(buf_z(&path), &info, &err), QN_UNSUPPORTED, err, "of format 3");
+    assert_int_equal(pwrite(fd, "\1", 1, 8), 1); /* no draft in that one */
+    CHECK_FAILS(conv_look(buf_z(&path), &info, &err), QN_BAD_INPUT, err, "lengths");
     close(fd);
     buf_free(&path);
     end(dir, t);
@@ -441,6 +491,7 @@ int main(void)
         cmocka_unit_test(names),
         cmocka_unit_test(limits),
         cmocka_unit_test(each_byte_counts),
+        cmocka_unit_test(other_versions),
         cmocka_unit_test(foreign_files),
         cmocka_unit_test(faults_of_writing),
         cmocka_unit_test(faults_of_reading),
