@@ -322,16 +322,12 @@ const struct tensor *decoder_forward(struct model *m)
         residual(ex, s, w->post_mlp, last ? s->norm : s->layers[i + 1].norm1);
         taps_take(m, i, s->h[0]);
     }
-    m->hidden = m->hidden_normed ? s->n : s->h[0];
-    const struct tensor *x = s->n;
-    if (m->keep_hidden) {
-        if (exec_wanted(ex) == 0)
-            return NULL;
-        op_take(ex, s->delta, s->n);
-        x = s->delta;
-    }
-    op_linear(ex, &(struct linear){s->logits, 0, s->head, NULL}, 1, x);
-    return s->logits;
+    return forward_end(m, &(struct forward_end){.h = s->h[0],
+                                                .n = s->n,
+                                                .every_row = m->keep_hidden,
+                                                .wanted = s->delta,
+                                                .logits = s->logits,
+                                                .head = s->head});
 }
 
 void decoder_free(struct model *m)

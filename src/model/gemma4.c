@@ -673,19 +673,14 @@ static const struct tensor *forward(struct model *m)
         taps_take(m, i, dec->h[0]);
     }
     op_rmsnorm(ex, dec->n, dec->h[0], dec->norm, 0, eps);
-    m->hidden = m->hidden_normed ? dec->n : dec->h[0];
-    if (m->no_logits)
-        return NULL;
-    const struct tensor *x = dec->n;
-    if (m->taps.on) {
-        if (exec_wanted(ex) == 0)
-            return NULL;
-        op_take(ex, dec->delta, dec->n);
-        x = dec->delta;
-    }
-    op_linear(ex, &(struct linear){dec->logits, 0, dec->head, NULL}, 1, x);
-    if (!(s->cap > 0))
-        return dec->logits;
+    const struct tensor *logits = forward_end(m, &(struct forward_end){.h = dec->h[0],
+                                                                       .n = dec->n,
+                                                                       .every_row = m->taps.on,
+                                                                       .wanted = dec->delta,
+                                                                       .logits = dec->logits,
+                                                                       .head = dec->head});
+    if (!logits || !(s->cap > 0))
+        return logits;
     op_softcap(ex, s->capped, dec->logits, (float)s->cap);
     return s->capped;
 }

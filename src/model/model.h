@@ -67,8 +67,19 @@ struct family {
     bool (*has_draft)(const struct model *m, const struct loader *l);
 };
 
-/* taps.c: for forward, after the embeddings and after each layer: h is what it left. */
+/* forward.c: for forward, after the embeddings and after each layer: h is what it left. */
 void taps_take(struct model *m, int32_t layer, const struct tensor *h);
+
+/* The end of forward: the states h of the last layer and n, what the final norm made of them, of
+ * every row of the step or of the wanted ones alone; the head; where logits and, with every_row,
+ * the wanted rows of n go. Notes m->hidden; returns what forward does. */
+struct forward_end {
+    const struct tensor *h, *n;
+    bool every_row;
+    struct tensor *wanted, *logits;
+    const struct weight *head;
+};
+const struct tensor *forward_end(struct model *m, const struct forward_end *e);
 
 /* registry.c: the only list of families. NULL when unknown. */
 const struct family *family_find(struct str model_type);

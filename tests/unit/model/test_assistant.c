@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/engine.h"
+#include "pair.h"
 #include "quern.h"
 
 enum { GUESSES = 6, LINE = 45, VOCAB = 64, WIDTH = 64 };
@@ -74,34 +75,10 @@ static int setup(void **state)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-struct pair {
-    struct qn_engine *e;
-    struct qn_seq *s;
-    struct qn_mtp *m;
-};
-
-static struct pair pair_of(struct qn_engine *e)
-{
-    struct pair p = {.e = e};
-    struct qn_err err;
-    CHECK_OK(qn_seq_create(e, &p.s, &err), err);
-    CHECK_OK(qn_mtp_create(p.s, &p.m, &err), err);
-    return p;
-}
-
-static void pair_free(struct pair *p)
-{
-    qn_mtp_free(p->m);
-    qn_seq_free(p->s);
-}
-
-/* Logits of the last n_logits rows are asked for, and so their states are left. */
 static void step(struct pair *p, const int32_t *ids, int32_t n, int32_t n_logits)
 {
     float logits[LINE * VOCAB];
-    struct qn_step_item it = {p->s, ids, n, n_logits, logits};
-    struct qn_err err;
-    CHECK_OK(qn_engine_step(p->e, &it, 1, &err), err);
+    pair_step(p, ids, n, n_logits, logits);
 }
 
 /* Behind the tokens of the sequence and the next of ids; states but the last are taken before. */

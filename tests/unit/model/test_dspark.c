@@ -12,6 +12,7 @@
 #include "../check.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "pair.h"
 #include "quern.h"
 
 enum { BLOCK = 7, LINE = 45 };
@@ -63,34 +64,6 @@ static int teardown(void **state)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-struct pair {
-    struct qn_engine *e;
-    struct qn_seq *s;
-    struct qn_mtp *m;
-};
-
-static struct pair pair_of(struct qn_engine *e)
-{
-    struct pair p = {.e = e};
-    struct qn_err err;
-    CHECK_OK(qn_seq_create(e, &p.s, &err), err);
-    CHECK_OK(qn_mtp_create(p.s, &p.m, &err), err);
-    return p;
-}
-
-static void pair_free(struct pair *p)
-{
-    qn_mtp_free(p->m);
-    qn_seq_free(p->s);
-}
-
-static void step(struct pair *p, const int32_t *ids, int32_t n)
-{
-    struct qn_step_item it = {.seq = p->s, .ids = ids, .n_ids = n};
-    struct qn_err err;
-    CHECK_OK(qn_engine_step(p->e, &it, 1, &err), err);
-}
-
 /* The states that wait, but for the last, in calls of at most `chunk`; then guesses. */
 static struct guesses guess(struct pair *p, const int32_t *ids, int32_t chunk, int32_t n)
 {
@@ -116,7 +89,7 @@ static struct guesses guess(struct pair *p, const int32_t *ids, int32_t chunk, i
 static struct guesses guess_at(struct qn_engine *e, int32_t n, int32_t chunk, int32_t want)
 {
     struct pair p = pair_of(e);
-    step(&p, line, n - 1);
+    pair_step(&p, line, n - 1, 0, NULL);
     struct guesses g = guess(&p, line, chunk, want);
     pair_free(&p);
     return g;
@@ -191,7 +164,7 @@ static void test_together(void **state)
     for (int32_t i = 0; i < N; i++) { /* more blocks than one run takes */
         int32_t len = 2 + i;
         p[i] = pair_of(e);
-        step(&p[i], line, len - 1);
+        pair_step(&p[i], line, len - 1, 0, NULL);
         g[i].n = i % (BLOCK + 2);
         items[i] = (struct qn_mtp_item){.mtp = p[i].m,
                                         .ids = line + 1,
@@ -223,16 +196,16 @@ static void test_back(void **state)
     struct qn_err err;
     int32_t wrong[40];
     memcpy(wrong, line, sizeof wrong);
-    step(&p, line, 20);
+    pair_step(&p, line, 20, 0, NULL);
     guess(&p, line, 64, BLOCK);
-    step(&p, line + 20, 2);
+    pair_step(&p, line + 20, 2, 0, NULL);
     guess(&p, line, 64, 3);
     for (int32_t i = 22; i < 32; i++)
         wrong[i] = (line[i] + 1) % 64;
-    step(&p, wrong + 22, 10);
+    pair_step(&p, wrong + 22, 10, 0, NULL);
     guess(&p, wrong, 64, BLOCK);
     CHECK_OK(qn_seq_truncate(p.s, 22, &err), err);
-    step(&p, line + 22, 7);
+    pair_step(&p, line + 22, 7, 0, NULL);
     struct guesses g = guess(&p, line, 64, BLOCK);
     same(&want, &g);
     pair_free(&p);
@@ -381,7 +354,7 @@ static void test_refused_calls(void **state)
     struct pair p = pair_of(e);
     float logits[64];
     struct qn_err err;
-    step(&p, line, 2);
+    pair_step(&p, line, 2, 0, NULL);
     struct qn_mtp_item it = {
         .mtp = p.m, .ids = line + 1, .n_ids = 1, .n_logits = 1, .logits = logits};
     CHECK_FAILS(qn_mtp_step(e, &it, 1, &err), QN_UNSUPPORTED, err, "no logits");

@@ -7,11 +7,10 @@
 #include <string.h>
 
 #include "../check.h"
+#include "../tmp_dir.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "quern.h"
-
-static char *dir;
 
 static void read_golden(const char *name, const char *file, struct buf *out)
 {
@@ -312,19 +311,6 @@ static void test_wrapper(void **state)
     assert_memory_equal(want, got, N * VOCAB * sizeof *want);
     free(want);
     free(got);
-}
-
-static int make_dir(void **state)
-{
-    dir = check_tmp_dir();
-    return 0;
-}
-
-static int drop_dir(void **state)
-{
-    dir_remove(dir, NULL);
-    free(dir);
-    return 0;
 }
 
 int main(void)

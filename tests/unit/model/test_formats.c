@@ -9,13 +9,12 @@
 #include <string.h>
 
 #include "../check.h"
+#include "../tmp_dir.h"
 #include "base/file.h"
 #include "fake_model.h"
 #include "quern.h"
 
 enum { HID = 128, EXPERTS = 4, TOKENS = 6 };
-
-static char *dir;
 
 /* ---- numbers of the formats ------------------------------------------------------------------ */
 
@@ -409,19 +408,6 @@ static void test_mixed(void **state)
     buf_free(&list);
     fake_free(&f);
     fake_free(&plain);
-}
-
-static int make_dir(void **state)
-{
-    dir = check_tmp_dir();
-    return 0;
-}
-
-static int drop_dir(void **state)
-{
-    dir_remove(dir, NULL);
-    free(dir);
-    return 0;
 }
 
 int main(void)

@@ -10,6 +10,7 @@
 #include "../check.h"
 #include "base/file.h"
 #include "model/golden.h"
+#include "pair.h"
 
 static const char *shared;
 
@@ -39,33 +40,9 @@ static struct qn_engine *open_text_engine(const char *dir)
     return e;
 }
 
-/* A sequence with its context. */
-struct pair {
-    struct qn_engine *e;
-    struct qn_seq *s;
-    struct qn_mtp *m;
-};
-
-static struct pair pair_of(struct qn_engine *e)
-{
-    struct pair p = {.e = e};
-    struct qn_err err;
-    CHECK_OK(qn_seq_create(e, &p.s, &err), err);
-    CHECK_OK(qn_mtp_create(p.s, &p.m, &err), err);
-    return p;
-}
-
-static void pair_free(struct pair *p)
-{
-    qn_mtp_free(p->m);
-    qn_seq_free(p->s);
-}
-
 static void step(struct pair *p, const int32_t *ids, int32_t n, float *logits)
 {
-    struct qn_step_item it = {p->s, ids, n, logits ? n : 0, logits};
-    struct qn_err err;
-    CHECK_OK(qn_engine_step(p->e, &it, 1, &err), err);
+    pair_step(p, ids, n, logits ? n : 0, logits);
 }
 
 static void draft(struct pair *p, struct qn_mtp_item it)

@@ -8,13 +8,12 @@
 #include <unistd.h>
 
 #include "../check.h"
+#include "../tmp_dir.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "model/safetensors.h"
 #include "quern.h"
-
-static char *dir;
 
 static void write_file(const char *file, const void *p, size_t n)
 {
@@ -282,19 +281,6 @@ static void test_towers(void **state)
         assert_int_equal(notices(cases[i].part), 1);
         st_free(st);
     }
-}
-
-static int make_dir(void **state)
-{
-    dir = check_tmp_dir();
-    return 0;
-}
-
-static int drop_dir(void **state)
-{
-    dir_remove(dir, NULL);
-    free(dir);
-    return 0;
 }
 
 int main(void)
