@@ -519,3 +519,62 @@ int32_t x_markup(struct gb *b, struct str lit)
     free(v.v);
     return x;
 }
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+#define LENGTH_MAX 1000000000 /* longer is without limit */
+
+/* Nested at most X_DEPTH_MAX deep. */
+int64_t x_longest(const struct gb *b, int32_t x)
+{
+    const struct gx *g = &b->x.v[x];
+    int64_t sum = 0;
+    switch (g->kind) {
+    case GX_SET:
+        return 1;
+    case GX_LIT:
+        return g->b;
+    case GX_SEQ:
+    case GX_ALT:
+        for (int32_t i = 0; i < g->b && sum >= 0; i++) {
+            int64_t n = x_longest(b, b->kids.v[g->a + i]);
+            sum = n < 0 ? -1 : g->kind == GX_SEQ ? sum + n : n > sum ? n : sum;
+        }
+        return sum > LENGTH_MAX ? -1 : sum;
+    case GX_REP:
+        sum = x_longest(b, g->a);
+        return sum == 0 ? 0 : sum < 0 || g->c < 0 || g->c > LENGTH_MAX / sum ? -1 : sum * g->c;
+    case GX_REF:
+        return -1;
+    default:
+        return 0;
+    }
+}
+
+int64_t x_shortest(const struct gb *b, int32_t x)
+{
+    const struct gx *g = &b->x.v[x];
+    int64_t sum = 0;
+    switch (g->kind) {
+    case GX_SET:
+        return 1;
+    case GX_LIT:
+        return g->b;
+    case GX_SEQ:
+        for (int32_t i = 0; i < g->b && sum < LENGTH_MAX; i++)
+            sum += x_shortest(b, b->kids.v[g->a + i]);
+        return sum;
+    case GX_ALT:
+        sum = LENGTH_MAX;
+        for (int32_t i = 0; i < g->b; i++) {
+            int64_t n = x_shortest(b, b->kids.v[g->a + i]);
+            sum = n < sum ? n : sum;
+        }
+        return sum;
+    case GX_REP:
+        sum = x_shortest(b, g->a);
+        return sum == 0 || g->b == 0 ? 0 : g->b > LENGTH_MAX / sum ? LENGTH_MAX : sum * g->b;
+    default:
+        return 0;
+    }
+}

@@ -107,6 +107,11 @@ static inline int32_t x_opt(struct gb *b, int32_t x)
     return x_rep(b, x, 0, 1);
 }
 
+/* Bytes of the longest (-1: no limit) and of the shortest text of an expression without rules; with
+ * rules: -1 and 0. */
+int64_t x_longest(const struct gb *b, int32_t x);
+int64_t x_shortest(const struct gb *b, int32_t x);
+
 /* How the characters of a text are spelled in the output. */
 enum gx_enc {
     ENC_RAW,  /* UTF-8 */

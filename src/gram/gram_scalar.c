@@ -21,75 +21,118 @@
 #define TIME  CLOCK ":[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-]" CLOCK ")"
 #define AN    "[A-Za-z0-9]"
 #define ANH   "[A-Za-z0-9-]"
-/* No label has hyphens in its third and fourth place: what may follow "xn--" is not checked. */
-#define LABEL                                                                                      \
-    AN "(?:" AN "|" ANH AN "(?:" ANH "{0,59}" AN ")?|" ANH "-" AN "(?:" ANH "{0,58}" AN ")?)?"
-#define HOST LABEL "(?:\\." LABEL "){0,2}"
+/* A label of up to 5 characters and `tail`. None has hyphens in its third and fourth place: what
+ * may follow "xn--" is not checked. */
+#define LABEL(tail) AN "(?:" AN "|" ANH "-?" AN "(?:" ANH "{0," #tail "}" AN ")?)?"
+#define HOST(tail)  LABEL(tail) "(?:\\." LABEL(tail) "){0,2}"
 /* RFC 3986 does not look into names. */
-#define NAME  AN "(?:" ANH "{0,61}" AN ")?"
-#define NAMES NAME "(?:\\." NAME "){0,2}"
-#define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
-#define OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-#define IPV4  OCTET "(?:\\." OCTET "){3}"
-#define H16   "[0-9A-Fa-f]{1,4}"
+#define NAME(n)  AN "(?:" ANH "{0," #n "}" AN ")?"
+#define NAMES(n) NAME(n) "(?:\\." NAME(n) "){0,2}"
+#define ATOM(n)  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1," #n "}"
+#define OCTET    "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define IPV4     OCTET "(?:\\." OCTET "){3}"
+#define H16      "[0-9A-Fa-f]{1,4}"
 #define IPV6                                                                                       \
     "(?:" H16 "(?::" H16 "){7}|::(?:" H16 "(?::" H16 "){0,6})?|" H16 "::(?:" H16 "(?::" H16        \
     "){0,5})?|" H16 "(?::" H16 ")::(?:" H16 "(?::" H16 "){0,4})?|" H16 "(?::" H16 "){2}::(?:" H16  \
     "(?::" H16 "){0,3})?|" H16 "(?::" H16 "){3}::(?:" H16 "(?::" H16 "){0,2})?|" H16 "(?::" H16    \
     "){4}::(?:" H16 "(?::" H16 "){0,1})?|" H16 "(?::" H16 "){5}::(?:" H16 ")?|" H16 "(?::" H16     \
     "){6}::)"
-#define PCHAR "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
-#define TAIL  "(?:\\?(?:" PCHAR "|[/?])*)?(?:#(?:" PCHAR "|[/?])*)?"
-#define PATH  "(?:/" PCHAR "*)*"
-#define URI                                                                                        \
-    "[A-Za-z][A-Za-z0-9+.-]{0,20}:(?://" NAMES "(?::[0-9]{1,5})?" PATH "|/?" PCHAR "+" PATH ")" TAIL
-#define REFERENCE                                                                                  \
-    "(?:" URI "|//" NAMES "(?::[0-9]{1,5})?" PATH TAIL "|(?:/(?:" PCHAR "+" PATH                   \
-    ")?|(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})+" PATH ")?" TAIL ")"
-#define POINTER "(?:/(?:[^/~]|~[01])*)*"
-#define NUMBER  "[0-9]{1,6}"
-#define DAYS    NUMBER "D"
-#define MONTHS  NUMBER "M(?:" DAYS ")?"
-#define SECONDS NUMBER "S"
-#define MINUTES NUMBER "M(?:" SECONDS ")?"
-#define CLOCKED "T(?:" NUMBER "H(?:" MINUTES ")?|" MINUTES "|" SECONDS ")"
+#define PLAIN      "[A-Za-z0-9._~!$&'()*+,;=@-]"
+#define PCHAR      "(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})"
+#define TAIL(q, f) "(?:\\?(?:" PCHAR "|[/?])" q ")?(?:#(?:" PCHAR "|[/?])" f ")?"
+#define PATH(p, n) "(?:/" PCHAR p ")" n
+#define PORT       "(?::[0-9]{1,5})?"
+/* What comes after a scheme; the arguments are quantifiers: of a segment, of segments... */
+#define AFTER(names, p, some, n, q, f)                                                             \
+    "(?://" names PORT PATH(p, n) "|/?" PCHAR some PATH(p, n) ")" TAIL(q, f)
+#define URI "[A-Za-z][A-Za-z0-9+.-]{0,20}:" AFTER(NAMES(61), "*", "+", "*", "*", "*")
+#define URI_LONG                                                                                   \
+    "[A-Za-z][A-Za-z0-9+.-]{0,20}:" AFTER(NAMES(61), "{0,50}", "{1,50}", "{0,8}", "{0,100}",       \
+                                          "{0,50}")
+#define URI_SHORT                                                                                  \
+    "[A-Za-z][A-Za-z0-9+.-]{0,9}:" AFTER(NAMES(18), "{0,15}", "{1,15}", "{0,2}", "{0,15}", "{0,9}")
+#define URI_TINY "[A-Za-z]{1,9}:" AFTER(NAMES(6), "{0,4}", "{1,4}", "{0,2}", "{0,4}", "{0,2}")
+#define REFERENCE(uri, names, p, some, n, q, f)                                                    \
+    "(?:" uri "|//" names PORT PATH(p, n) TAIL(q, f) "|(?:/(?:" PCHAR some PATH(                   \
+        p, n) ")?|(?:" PLAIN "|%[0-9A-Fa-f]{2})" some                                              \
+    PATH(p, n) ")?" TAIL(q, f) ")"
+#define REF_ANY         REFERENCE(URI, NAMES(61), "*", "+", "*", "*", "*")
+#define SOME_LONG       "{0,50}", "{1,50}", "{0,8}", "{0,100}", "{0,50}"
+#define SOME_SHORT      "{0,15}", "{1,15}", "{0,2}", "{0,15}", "{0,9}"
+#define REF_LONG        REFERENCE_(URI_LONG, NAMES(61), SOME_LONG)
+#define REF_SHORT       REFERENCE_(URI_SHORT, NAMES(18), SOME_SHORT)
+#define REFERENCE_(...) REFERENCE(__VA_ARGS__)
+#define REF_TINY        REFERENCE(URI_TINY, NAMES(6), "{0,4}", "{1,4}", "{0,2}", "{0,4}", "{0,2}")
+#define EMAIL           ATOM(20) "(?:\\." ATOM(20) "){0,2}@" LABEL(58) "(?:\\." LABEL(58) "){1,2}"
+#define EMAIL_SHORT     ATOM(16) "(?:\\." ATOM(16) ")?@" LABEL(15) "(?:\\." LABEL(15) "){1,2}"
+#define EMAIL_TINY      ATOM(12) "(?:\\." ATOM(8) ")?@" LABEL(3) "(?:\\." LABEL(3) "){1,2}"
+#define POINTER         "(?:/(?:[^/~]|~[01])*)*"
+#define POINTER_LONG    "(?:/(?:[^/~]|~[01]){0,30}){0,16}"
+#define POINTER_SHORT   "(?:/(?:[^/~]|~[01]){0,5}){0,4}"
+#define NUMBER          "[0-9]{1,6}"
+#define DAYS            NUMBER "D"
+#define MONTHS          NUMBER "M(?:" DAYS ")?"
+#define SECONDS         NUMBER "S"
+#define MINUTES         NUMBER "M(?:" SECONDS ")?"
+#define CLOCKED         "T(?:" NUMBER "H(?:" MINUTES ")?|" MINUTES "|" SECONDS ")"
 
-static const struct {
-    const char *name, *regex; /* NULL: known, but not supported */
+#define VARIANTS 4
+
+/* From the widest to the narrowest: a limit on the length is met by choosing one that cannot be
+ * longer, where there is one, for counting characters beside a format costs its states times the
+ * limit. None: known, but not supported. */
+static const struct format {
+    const char *name, *regex[VARIANTS];
 } formats[] = {
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "T" TIME},
-    {"duration", "P(?:" NUMBER "W|(?:" NUMBER "Y(?:" MONTHS ")?|" MONTHS "|" DAYS ")(?:" CLOCKED
-                 ")?|" CLOCKED ")"},
-    {"uuid", "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
-    {"email", ATOM "(?:\\." ATOM "){0,2}@" LABEL "(?:\\." LABEL "){1,2}"},
-    {"idn-email", ATOM "(?:\\." ATOM "){0,2}@" LABEL "(?:\\." LABEL "){1,2}"},
-    {"hostname", HOST},
-    {"idn-hostname", HOST},
-    {"ipv4", IPV4},
-    {"ipv6", IPV6},
-    {"uri", URI},
-    {"iri", URI},
-    {"uri-reference", REFERENCE},
-    {"iri-reference", REFERENCE},
-    {"json-pointer", POINTER},
-    {"relative-json-pointer", "(?:0|[1-9][0-9]{0,8})(?:#|" POINTER ")"},
-    {"uri-template", NULL},
-    {"regex", NULL},
+    {"date", {DATE}},
+    {"time", {TIME}},
+    {"date-time", {DATE "T" TIME}},
+    {"duration",
+     {"P(?:" NUMBER "W|(?:" NUMBER "Y(?:" MONTHS ")?|" MONTHS "|" DAYS ")(?:" CLOCKED ")?|" CLOCKED
+      ")"}},
+    {"uuid", {"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"}},
+    {"email", {EMAIL, EMAIL_SHORT, EMAIL_TINY}},
+    {"idn-email", {EMAIL, EMAIL_SHORT, EMAIL_TINY}},
+    {"hostname", {HOST(58), HOST(15), HOST(3)}},
+    {"idn-hostname", {HOST(58), HOST(15), HOST(3)}},
+    {"ipv4", {IPV4}},
+    {"ipv6", {IPV6}},
+    {"uri", {URI, URI_LONG, URI_SHORT, URI_TINY}},
+    {"iri", {URI, URI_LONG, URI_SHORT, URI_TINY}},
+    {"uri-reference", {REF_ANY, REF_LONG, REF_SHORT, REF_TINY}},
+    {"iri-reference", {REF_ANY, REF_LONG, REF_SHORT, REF_TINY}},
+    {"json-pointer", {POINTER, POINTER_LONG, POINTER_SHORT}},
+    {"relative-json-pointer", {"(?:0|[1-9][0-9]{0,8})(?:#|" POINTER ")"}},
+    {"uri-template", {NULL}},
+    {"regex", {NULL}},
 };
 
-/* The regular expression of a format; NULL for names that are only remarks. */
-static const char *format_regex(struct compiler *c, struct str name)
+/* A format by name; NULL for names that are only remarks, and (with a message) for those that are
+ * not supported. */
+static const struct format *format_of(struct compiler *c, struct str name)
 {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         if (!str_eqz(name, formats[i].name))
             continue;
-        if (!formats[i].regex && !c->b->lenient)
+        if (!formats[i].regex[0] && !c->b->lenient)
             gb_fail(c->b, QN_UNSUPPORTED, "format", "\"%s\" is not supported", formats[i].name);
-        return formats[i].regex;
+        return formats[i].regex[0] ? &formats[i] : NULL;
     }
     return NULL;
+}
+
+/* The widest variant that is never longer than max (-1: no limit), else the narrowest. */
+static int32_t format_x(struct gb *b, const struct format *f, int64_t max, enum gx_enc enc)
+{
+    int32_t x = X_NONE;
+    for (int i = 0; i < VARIANTS && f->regex[i]; i++) {
+        x = x_regex(b, str_of(f->regex[i]), true, enc);
+        int64_t longest = max < 0 ? 0 : x_longest(b, x);
+        if (longest >= 0 && longest <= (max < 0 ? 0 : max))
+            break;
+    }
+    return x;
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
@@ -111,23 +154,32 @@ static bool use_pattern(struct compiler *c, struct str pattern)
     return !c->b->lenient || regex_ok(pattern);
 }
 
+/* The limits on the length, without those that the other factors keep by themselves: they count
+ * bytes, of which there are at least as many as characters. */
 static void length_factor(const struct sum *s, struct product *p)
 {
-    struct gb *b = &p->src;
-    if (s->min_len > 0 || s->max_len >= 0)
-        product_add(p, x_rep(b, x_any_char(b, ENC_RAW), (int32_t)s->min_len, (int32_t)s->max_len),
+    int64_t min = s->min_len, max = s->max_len;
+    for (int32_t i = 0; i < p->n; i++) {
+        int64_t longest = x_longest(&p->src, p->x[i]);
+        if (longest >= 0 && longest <= max)
+            max = -1;
+        if (min == 1 && x_shortest(&p->src, p->x[i]) > 0)
+            min = 0;
+    }
+    if (min > 0 || max >= 0)
+        product_add(p, x_rep(&p->src, x_any_char(&p->src, ENC_RAW), (int32_t)min, (int32_t)max),
                     false);
 }
 
-void schema_string_factors(struct compiler *c, const struct sum *s, struct product *p)
+void schema_string_factors(struct compiler *c, const struct sum *s, bool narrow, struct product *p)
 {
     for (int32_t i = 0; i < s->patterns.n; i++)
         if (use_pattern(c, s->patterns.v[i]))
             product_add(p, x_regex(&p->src, s->patterns.v[i], false, ENC_RAW), false);
     for (int32_t i = 0; i < s->formats.n; i++) {
-        const char *regex = format_regex(c, s->formats.v[i]);
-        if (regex)
-            product_add(p, x_regex(&p->src, str_of(regex), true, ENC_RAW), false);
+        const struct format *f = format_of(c, s->formats.v[i]);
+        if (f)
+            product_add(p, format_x(&p->src, f, narrow ? s->max_len : -1, ENC_RAW), false);
     }
     length_factor(s, p);
 }
@@ -142,9 +194,9 @@ static int32_t one_condition(struct compiler *c, const struct sum *s, bool *done
         return x_rep(b, x_json_char(b), (int32_t)s->min_len, (int32_t)s->max_len);
     if (!length && s->patterns.n == 1 && s->formats.n == 0 && use_pattern(c, s->patterns.v[0]))
         return x_regex(b, s->patterns.v[0], false, ENC_JSON);
-    const char *regex = s->formats.n == 1 ? format_regex(c, s->formats.v[0]) : NULL;
-    if (!length && s->patterns.n == 0 && regex)
-        return x_regex(b, str_of(regex), true, ENC_JSON);
+    const struct format *f = s->formats.n == 1 ? format_of(c, s->formats.v[0]) : NULL;
+    if (!length && s->patterns.n == 0 && f)
+        return format_x(b, f, -1, ENC_JSON);
     *done = false;
     return X_NONE;
 }
@@ -161,7 +213,7 @@ int32_t schema_string(struct compiler *c, const struct sum *s)
     if (!done) {
         const char *blame = s->patterns.n ? "pattern" : s->formats.n ? "format" : "maxLength";
         product_init(&p, b, blame);
-        schema_string_factors(c, s, &p);
+        schema_string_factors(c, s, true, &p);
         if (p.n == 0) {
             gb_free(&p.src);
             return x_json_string(b);

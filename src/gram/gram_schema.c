@@ -140,7 +140,7 @@ static int32_t literals(struct compiler *c, const struct sum *s)
     if (!v)
         return gb_no_memory(b);
     product_init(&p, b, "enum");
-    schema_string_factors(c, s, &p);
+    schema_string_factors(c, s, false, &p);
     for (size_t i = 0; i < n && b->st == QN_OK; i++) {
         const struct json *x = s->consts.n ? s->consts.v[0] : json_at(list, i);
         bool in = fits(c, s, x, &p);

@@ -94,8 +94,9 @@ int32_t schema_string(struct compiler *c, const struct sum *s);
 int32_t schema_number(struct compiler *c, const struct sum *s, bool integer);
 int32_t schema_array(struct compiler *c, const struct sum *s);
 int32_t schema_object(struct compiler *c, const struct sum *s);
-/* The conditions that a string (number) has to meet, each a factor. */
-void schema_string_factors(struct compiler *c, const struct sum *s, struct product *p);
+/* The conditions that a string (number) has to meet, each a factor. narrow: a format may be
+ * followed in a form with fewer texts, where that keeps to the limit on the length. */
+void schema_string_factors(struct compiler *c, const struct sum *s, bool narrow, struct product *p);
 bool schema_number_fits(const struct sum *s, const struct json *v);
 
 /* What a $ref names; NULL (with a message) when it is not in the schema. */

@@ -316,6 +316,58 @@ static void schema_combined(void **state)
     CHECK(GRAM_JSON_SCHEMA, rows);
 }
 
+/* A format beside a limit on the length: compiled whatever the limit, which is kept. */
+static void format_lengths(void **state)
+{
+    static const char *const texts[][2] = {{"email", "some.one@mail.example.org"},
+                                           {"hostname", "a-b.example.org"},
+                                           {"uri", "https://example.org/a/b?q=1"},
+                                           {"uri-reference", "//example.org/a%20b?q#f"},
+                                           {"json-pointer", "/aa/b~1"},
+                                           {"date-time", "2024-02-29T12:00:00Z"},
+                                           {"uuid", "123e4567-e89b-12d3-a456-426614174000"}};
+    static const int limits[] = {3, 7, 14, 15, 20, 25, 27, 36, 50, 100, 191, 254, 255, 1024, 2048};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        for (size_t k = 0; k < sizeof limits / sizeof *limits; k++) {
+            char spec[200], value[100];
+            struct json *doc = NULL;
+            struct gram *g = NULL;
+            struct qn_err err = {0};
+            snprintf(spec, sizeof spec, "{\"format\":\"%s\",\"minLength\":1,\"maxLength\":%d}",
+                     texts[i][0], limits[k]);
+            snprintf(value, sizeof value, "\"%s\"", texts[i][1]);
+            assert_int_equal(json_parse(str_of(spec), "spec", 64, &doc, NULL), QN_OK);
+            struct gram_spec what = {.kind = GRAM_JSON_SCHEMA, .json = doc};
+            enum qn_status st = gram_compile(&what, &g, NULL, &err);
+            bool fits = (int)strlen(texts[i][1]) <= limits[k];
+            if (st != QN_OK && (fits || st != QN_BAD_INPUT))
+                fail_msg("%s: %s", spec, err.msg);
+            if (st == QN_OK && accepts(g, value) != fits)
+                fail_msg("%s: %s", spec, value);
+            gram_unref(g);
+            json_free(doc);
+        }
+    }
+}
+
+/* What an enum has is not measured by the narrower forms. */
+static void format_enums(void **state)
+{
+    static const struct row rows[] = {
+        {"{\"enum\":[\"abcdefghijklmnop@b.cc\",\"x\"],\"format\":\"email\",\"maxLength\":31}",
+         {"\"abcdefghijklmnop@b.cc\""},
+         {"\"x\""}},
+        {"{\"pattern\":\"^[a-z]{1,4}$\",\"maxLength\":4,\"minLength\":1}", {"\"abcd\""}, {"\"\""}},
+        {"{\"pattern\":\"^[a-z]{1,4}$\",\"maxLength\":3,\"minLength\":2}",
+         {"\"ab\"", "\"abc\""},
+         {"\"a\"", "\"abcd\""}},
+        {"{\"pattern\":\"^\xC3\xA9{1,3}$\",\"maxLength\":2}",
+         {"\"\xC3\xA9\"", "\"\xC3\xA9\xC3\xA9\""},
+         {"\"\xC3\xA9\xC3\xA9\xC3\xA9\"", "\"\""}},
+    };
+    CHECK(GRAM_JSON_SCHEMA, rows);
+}
+
 /* Unions that are reached through $ref and allOf, alone, twice and around themselves. */
 static void schema_unions(void **state)
 {
@@ -682,6 +734,7 @@ int main(void)
         cmocka_unit_test(schema_scalars), cmocka_unit_test(schema_strings),
         cmocka_unit_test(schema_parts),   cmocka_unit_test(schema_combined),
         cmocka_unit_test(schema_strict),  cmocka_unit_test(schema_unions),
+        cmocka_unit_test(format_lengths), cmocka_unit_test(format_enums),
         cmocka_unit_test(refusals),       cmocka_unit_test(places),
         cmocka_unit_test(compact),        cmocka_unit_test(thinking),
         cmocka_unit_test(tags),           cmocka_unit_test(styles),
