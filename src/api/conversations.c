@@ -79,6 +79,8 @@ static void tell(const char *name, const struct cache_file_told *told, int32_t n
     if (told->draft_tokens)
         jw_ki64(&w, "draft_tokens", told->draft_tokens);
     jw_ki64(&w, "bytes", told->bytes);
+    if (told->draft_bytes)
+        jw_ki64(&w, "draft_bytes", told->draft_bytes);
     jw_kstrz(&w, "checksum", told->sum);
     jw_kreal(&w, "ms", (double)(us / 100) / 10);
     jw_obj_end(&w);
@@ -124,6 +126,8 @@ enum qn_status conversation_save(const struct api_model *m, struct sched *s, str
                                     .ids = p->ids,
                                     .n_ids = p->n_ids < m->n_ctx ? p->n_ids : m->n_ctx};
         st = run(s, &ask, &told, e);
+        if (st == QN_OK && !told.draft_bytes) /* what is there belongs to an older one */
+            conv_remove_guesses(m->conversations, ask.name);
         if (st == QN_OK)
             tell(ask.name, &told, p->n_ids, clock_us() - t0, out);
     }
@@ -219,6 +223,7 @@ enum qn_status conversation_delete(const struct api_model *m, struct str name, s
     struct qn_err err = {0};
     struct jw w;
     QN_TRY(name_of(m, name, z, e));
+    conv_remove_guesses(m->conversations, z);
     if (conv_remove(m->conversations, z, &err) != QN_OK)
         return refuse(&err, true, e);
     jw_init(&w, out);

@@ -31,6 +31,7 @@ struct cache_file_told {
     int32_t tokens;       /* saved; or that can be gone on from after a restore */
     int32_t draft_tokens; /* of these, tokens whose part of what guesses is saved, or back, too */
     int64_t bytes;        /* of the file */
+    int64_t draft_bytes;  /* of a file of its own that a second model has; the scheduler's affair */
     char sum[33];         /* its checksum, 32 digits */
 };
 /* Begins to save or restore, or goes on with it (go_on, or ask NULL: with no bound of room), a few

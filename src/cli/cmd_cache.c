@@ -312,6 +312,8 @@ static enum qn_status remove_convs(const struct cli *c, const struct cache_opts 
     *n = convs.n;
     if (st == QN_OK && convs.n)
         st = conv_rows_remove(buf_z(&dir), &convs, &which, out, err);
+    if (st == QN_OK && file && convs.n)
+        conv_remove_guesses(buf_z(&dir), convs.v[0].name);
     conv_rows_free(&convs);
     buf_free(&dir);
     return st;

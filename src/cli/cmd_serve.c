@@ -456,6 +456,7 @@ static enum qn_status open_model(const struct cli *c, const struct serve_opts *o
                                     .disk_dir = o->disk,
                                     .disk_bytes = draft_disk,
                                     .disk_idle_s = o->disk_idle,
+                                    .files_dir = o->files,
                                     .isolate = o->isolate};
     QN_TRY(draft_opts_open(&o->draft, &dt, &s->draft, &sp.spec, err));
     QN_TRY(plan_memory(o, s, &sp, err));

@@ -62,12 +62,16 @@ static enum qn_status same_tokens(const struct tok *a, const struct tok *b, cons
 static enum qn_status open_draft(const struct draft_opts *o, const struct draft_target *t,
                                  struct served_engine *draft, struct qn_err *err)
 {
-    struct buf dir = BUF_INIT, disk = BUF_INIT;
+    struct buf dir = BUF_INIT, disk = BUF_INIT, files = BUF_INIT;
     enum qn_status st = model_arg_find(o->model, &dir, err);
     if (t->disk_dir)
         path_join(&disk, t->disk_dir, CACHE_DRAFT_DIR);
+    if (t->files_dir)
+        path_join(&files, t->files_dir, CACHE_DRAFT_DIR);
     if (st == QN_OK)
         st = buf_ok(&disk, "a path", err);
+    if (st == QN_OK)
+        st = buf_ok(&files, "a path", err);
     if (st == QN_OK) {
         const struct served_params p = {.dir = buf_z(&dir),
                                         .threads = t->threads,
@@ -75,13 +79,15 @@ static enum qn_status open_draft(const struct draft_opts *o, const struct draft_
                                         .cache_bytes = t->cache_bytes / 5,
                                         .disk_dir = t->disk_dir ? buf_z(&disk) : NULL,
                                         .disk_bytes = t->disk_bytes,
-                                        .disk_idle_s = t->disk_idle_s};
+                                        .disk_idle_s = t->disk_idle_s,
+                                        .files_dir = t->files_dir ? buf_z(&files) : NULL};
         st = served_open(&p, draft, err);
     }
     if (st == QN_OK)
         st = same_tokens(t->tok, draft->tok, buf_z(&dir), err);
     buf_free(&dir);
     buf_free(&disk);
+    buf_free(&files);
     return st;
 }
 

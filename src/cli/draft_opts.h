@@ -65,6 +65,7 @@ struct draft_target {
     const char *disk_dir;         /* where that is kept too; NULL = nowhere */
     int64_t disk_bytes;           /* what the draft model's may take there: draft_opts_disk */
     int64_t disk_idle_s;          /* as served_params has it */
+    const char *files_dir;        /* of single conversations; NULL = none */
     bool isolate;
 };
 /* Of the bytes that prompt caches may take on disk, those of a second model's; 0 = it has none, or

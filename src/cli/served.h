@@ -6,6 +6,7 @@
 #define CLI_SERVED_H
 
 #include "sched/lm.h"
+#include "store/convfile.h"
 #include "tmpl/chat.h"
 #include "tok/tok.h"
 
@@ -40,9 +41,9 @@ struct served_params {
     const char *draft_model; /* see engine_open.h */
 };
 
-/* In the folder of a model's disk cache, that of the second model that guesses for it: a cache of
- * its own, as its engine may be another process. */
-#define CACHE_DRAFT_DIR "draft"
+/* In the folder of a model's disk cache, and of its conversations, that of the second model that
+ * guesses for it: one of its own, as its engine may be another process. */
+#define CACHE_DRAFT_DIR CONV_DRAFT_DIR
 
 /* Loads with a progress line. *out is to be closed also on failure. */
 enum qn_status served_open(const struct served_params *p, struct served_engine *out,

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/log.h"
 #include "sched/sched_int.h"
 
 enum { WAIT_US = 2000, JOBS_MAX = 32 };
@@ -18,8 +19,8 @@ struct file_job {
     int32_t *ids;
     char ns[GEN_NS_MAX + 1];
     struct cache_file_told told;
-    bool begun;      /* the thread's */
-    bool done, left; /* under mu; left: nobody waits for it any more */
+    bool begun, guesser; /* the thread's: of what is done now; the model's part has ended */
+    bool done, left;     /* under mu; left: nobody waits for it any more */
 };
 
 static void job_free(struct file_job *j)
@@ -63,20 +64,46 @@ static bool loading(struct sched *s, const struct file_job *j)
 {
     struct qn_line line = j->ask.line;
     line.n_ids += line.n_ids < s->lm.n_ctx;
-    return !j->ask.restore && s->lm.ops->cache_loading &&
-           s->lm.ops->cache_loading(s->lm.self, &line);
+    if (j->ask.restore || !s->lm.ops->cache_loading)
+        return false;
+    bool model = s->lm.ops->cache_loading(s->lm.self, &line);
+    return spec_disk_loading(s->spec, &line) || model;
+}
+
+/* A second model's file goes along with the model's: without it guesses are worse, no more. */
+static void take_guesses(struct file_job *j, const struct cache_file_told *g)
+{
+    if (g->err.code == QN_OK) {
+        j->told.draft_tokens = g->tokens;
+        j->told.draft_bytes = g->bytes;
+    } else if (g->err.code != QN_NOT_FOUND && g->err.code != QN_UNSUPPORTED) {
+        log_line(LOG_WARN, "conversation", "what guesses has no part in %s: %s", j->ask.name,
+                 g->err.msg);
+    }
 }
 
 /* One slice; true when it has ended. */
 static bool work(struct sched *s, struct file_job *j)
 {
+    struct cache_file_told guesses;
     int64_t left = s->kv_budget - s->kv_planned;
+    left = j->guesser ? left / SCHED_DRAFT_PART : left;
     j->ask.room = !s->kv_budget ? 0 : left > 0 ? left : 1;
     j->ask.go_on = j->begun;
-    if (!j->begun && loading(s, j))
+    if (!j->begun && !j->guesser && loading(s, j))
         return false;
     j->begun = true;
-    return s->lm.ops->cache_file(s->lm.self, &j->ask, &j->told);
+    if (!j->guesser && !s->lm.ops->cache_file(s->lm.self, &j->ask, &j->told))
+        return false;
+    if (!j->guesser) {
+        j->guesser = j->told.err.code == QN_OK && spec_has_files(s->spec);
+        j->begun = false;
+        return !j->guesser;
+    }
+    if (!spec_file(s->spec, &j->ask, &guesses))
+        return false;
+    take_guesses(j, &guesses);
+    return true;
 }
 
 /* Under mu. */
@@ -90,7 +117,7 @@ static void count(struct sched *s, const struct file_job *j)
     sums->done++;
     sums->tokens += j->told.tokens;
     sums->draft_tokens += j->told.draft_tokens;
-    sums->bytes += j->told.bytes;
+    sums->bytes += j->told.bytes + j->told.draft_bytes;
 }
 
 void sched_files_tick(struct sched *s)

@@ -66,6 +66,8 @@ struct drafter_ops {
     bool (*loading)(void *self, const struct qn_line *line);
     bool (*flush)(void *self, bool begin, struct qn_cache_flush *out);
     void (*disk_stats)(void *self, struct qn_disk_stats *out);
+    /* What it keeps of single conversations, as lm_ops has it; NULL = in no file of its own. */
+    bool (*file)(void *self, const struct cache_file_ask *ask, struct cache_file_told *out);
     /* Memory for a generation of n tokens beside its sequence; NULL: none worth planning. Any
      * thread. */
     int64_t (*bytes)(const void *self, int32_t n_tokens);

@@ -11,7 +11,7 @@
  */
 #include "sched/sched_int.h"
 
-enum { TURN_GAP = 128, TURN_LEAST = 32, WORTH_WAITING = 64, DRAFT_PART = 5 };
+enum { TURN_GAP = 128, TURN_LEAST = 32, WORTH_WAITING = 64 };
 
 static bool caches(const struct sched *s, const struct gen *g)
 {
@@ -191,7 +191,7 @@ void sched_reuse_settle(struct sched *s)
     s->lm.ops->cache_stats(s->lm.self, &st);
     int64_t free = s->kv_budget > s->kv_planned ? s->kv_budget - s->kv_planned : 0;
     if (s->kv_budget) /* a draft model's cache has a part of the same memory */
-        free -= spec_trim(s->spec, free / DRAFT_PART);
+        free -= spec_trim(s->spec, free / SCHED_DRAFT_PART);
     if (s->kv_budget && st.bytes > free) {
         s->lm.ops->cache_trim(s->lm.self, free);
         s->lm.ops->cache_stats(s->lm.self, &st);

@@ -63,6 +63,9 @@ struct sched {
     float *echo_rows;                   /* [ECHO_ROWS, n_vocab], made when first asked for */
 };
 
+/* Of the memory for what is kept, a second model's part. */
+enum { SCHED_DRAFT_PART = 5 };
+
 /* What generations of one prompt have in common. refs: the client and each of the generations. */
 struct gen_share {
     struct sched *s;

@@ -231,6 +231,16 @@ void spec_disk_stats(struct spec *sp, struct qn_disk_stats *out)
         sp->ops->disk_stats(sp->self, out);
 }
 
+bool spec_has_files(const struct spec *sp)
+{
+    return sp && sp->ops->file;
+}
+
+bool spec_file(struct spec *sp, const struct cache_file_ask *ask, struct cache_file_told *out)
+{
+    return sp->ops->file(sp->self, ask, out);
+}
+
 void spec_end(struct spec *sp, struct gen *g)
 {
     if (!sp || !g->spec)

@@ -81,6 +81,11 @@ int32_t spec_disk_tick(struct spec *sp, bool busy);
 bool spec_disk_loading(struct spec *sp, const struct qn_line *line);
 bool spec_disk_flush(struct spec *sp, bool begin, struct qn_cache_flush *out);
 void spec_disk_stats(struct spec *sp, struct qn_disk_stats *out); /* zeros */
+/* Files of single conversations that are its own (drafter.h); spec_file only where it has any. */
+struct cache_file_ask;
+struct cache_file_told;
+bool spec_has_files(const struct spec *sp);
+bool spec_file(struct spec *sp, const struct cache_file_ask *ask, struct cache_file_told *out);
 /* g's sequence has taken a chunk of its prompt. */
 void spec_fed(struct spec *sp, struct gen *g);
 /* Puts guesses behind the tokens of the planned answers (items of one token and one row of logits,

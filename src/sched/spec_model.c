@@ -304,6 +304,17 @@ static void disk_stats(void *self, struct qn_disk_stats *out)
     *out = st.disk;
 }
 
+static bool file(void *self, const struct cache_file_ask *ask, struct cache_file_told *out)
+{
+    const struct spec_model *m = self;
+    bool saves = !ask->go_on && !ask->restore;
+    if (m->lm.ops->cache_file && (!saves || takes(m, &ask->line)))
+        return m->lm.ops->cache_file(m->lm.self, ask, out);
+    *out = (struct cache_file_told){0};
+    err_set(&out->err, QN_NOT_FOUND, WHERE, "it keeps nothing of this conversation");
+    return true;
+}
+
 static int64_t bytes(const void *self, int32_t n_tokens)
 {
     const struct spec_model *m = self;
@@ -327,6 +338,7 @@ const struct drafter_ops drafter_model = {
     .loading = loading,
     .flush = flush,
     .disk_stats = disk_stats,
+    .file = file,
     .bytes = bytes,
     .free = free_model,
 };

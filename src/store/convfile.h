@@ -40,6 +40,9 @@ enum {
     CONV_HEADERS_MAX = 256 << 20, /* bytes of all records' headers together */
 };
 #define CONV_SUFFIX ".qconv"
+/* In a folder of conversations (and of a disk cache), that of a second model that guesses for the
+ * first: what it has of a conversation is a file of the same name there. */
+#define CONV_DRAFT_DIR "draft"
 
 /* 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot. */
 bool conv_name_ok(struct str name);
@@ -118,5 +121,7 @@ enum qn_status conv_each(const char *dir, bool whole,
 enum qn_status conv_verify(const char *path, struct conv_info *out, struct qn_err *err);
 /* QN_NOT_FOUND when there is none of that name. */
 enum qn_status conv_remove(const char *dir, const char *name, struct qn_err *err);
+/* What a second model has of it, if there is any. */
+void conv_remove_guesses(const char *dir, const char *name);
 
 #endif

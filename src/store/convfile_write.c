@@ -358,3 +358,13 @@ enum qn_status conv_remove(const char *dir, const char *name, struct qn_err *err
     buf_free(&path);
     return s;
 }
+
+void conv_remove_guesses(const char *dir, const char *name)
+{
+    struct buf sub = BUF_INIT;
+    struct qn_err ignored;
+    path_join(&sub, dir, CONV_DRAFT_DIR);
+    if (!sub.failed)
+        conv_remove(buf_z(&sub), name, &ignored);
+    buf_free(&sub);
+}

@@ -304,3 +304,42 @@ def test_what_only_the_disk_has_and_a_slow_answer(serve, tmp_path):  # noqa: F81
         status = restore(s, "t")[0]
     assert status == 200
     assert ask(s, TEXT * 6) == (want, len(TEXT) * 6 - 1)
+
+
+@pytest.mark.parametrize("where", [(), ("--isolate",)], ids=["here", "isolated"])
+def test_a_draft_model_has_a_file_inside(serve, quern, tmp_path, where):  # noqa: F811
+    """What a second model keeps of a conversation is saved, put back and removed with it; without
+    it, or with a damaged one, the conversation is there all the same."""
+    target, guesser = make_kind("full", tmp_path), make_kind("windows", tmp_path)
+    folder = tmp_path / "talks"
+    plain = (target, "--conversations", folder, "--ctx", 1024, *where)
+    args = (*plain, "--draft-model", guesser)
+    inner = folder / "draft" / "t.qconv"
+    s = serve(*args)
+    want, _ = ask(s, TEXT * 6)
+    status, told = save(s, "t", {"prompt": TEXT * 6})
+    assert status == 200 and told["draft_tokens"] >= len(TEXT) * 6 - 16, told
+    assert told["draft_bytes"] == inner.stat().st_size
+    assert counts(s)["saved_bytes"] == told["bytes"] + told["draft_bytes"]
+    s.stop()
+    good = inner.read_bytes()
+    dirs = json.loads(quern("cache", "--json", "ls", folder, ok=True).stdout)
+    assert [[c["name"] for c in d["conversations"]] for d in dirs] == [["t"], ["t"]]
+    s = serve(*args)
+    assert restore(s, "t")[1]["draft_tokens"] == told["draft_tokens"]
+    assert ask(s, TEXT * 6) == (want, len(TEXT) * 6 - 1)
+    assert counts(s)["restored_draft_tokens"] == told["draft_tokens"]
+    s.stop()
+    flip(inner, len(good) // 2)
+    s = serve(*args)
+    status, again = restore(s, "t")
+    assert status == 200 and again["tokens"] == told["tokens"] and "draft_tokens" not in again
+    assert ask(s, TEXT * 6) == (want, len(TEXT) * 6 - 1)
+    assert "what guesses has no part in t" in s.stop()[1]
+    s = serve(*plain)
+    assert restore(s, "t")[0] == 200
+    assert save(s, "t", {"prompt": TEXT * 6})[0] == 200
+    assert not inner.exists()  # it belonged to the file before
+    inner.write_bytes(good)
+    assert call(s, "DELETE", "/admin/conversations/t")[0] == 200
+    assert not inner.exists()
