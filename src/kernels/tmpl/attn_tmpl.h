@@ -14,7 +14,7 @@
 struct attn_state {
     int32_t n_q;   /* queries: row-major, n_head per row */
     int32_t g0;    /* groups of the block before this one are seen by no query: weights are 0 */
-    bool more;     /* a whole block behind this one is seen */
+    bool more;     /* some of the block behind this one is seen */
     float *q;      /* [n_q][dk] scaled */
     float *p;      /* [n_q][ATTN_BLOCK] scores, then weights */
     float *o, *ob; /* [n_q][dv] */
@@ -38,6 +38,13 @@ ATTN_INLINE const uint8_t *kv_at(const struct kv_head *kv, int32_t t, size_t off
     return kv->pages[t / KV_PAGE] + off;
 }
 
+/* The end of the page that token t lies in, or of what there is. */
+ATTN_INLINE int32_t page_end(int32_t t, int32_t end)
+{
+    int32_t page = (t / KV_PAGE + 1) * KV_PAGE;
+    return page < end ? page : end;
+}
+
 /* Nothing is read ahead of here, nor kept from before: sums take all registers but a few, and the
  * compiler would rather keep what it has read than them. */
 #define ATTN_ORDER() __asm__ volatile("" ::: "memory")
@@ -49,47 +56,21 @@ ATTN_INLINE void add_lanes(vf *acc, int step, const float *x, size_t ldx, vf k, 
         vf_fma_to(&acc[i * step], vf_set1(x[(size_t)i * ldx]), k);
 }
 
-/* ---- scores: NQ queries against NT groups of 16 tokens, lanes = tokens ----------------------- */
-
-/* Pages are too short for the processor to notice a stream before it ends: what is read next is
- * asked for while something else is computed, values by scores, the next block's keys by outputs.
- * Every step of a loop asks for the next `step` bytes, so that requests come no faster than memory
- * answers, however often the loop runs over the same keys. It may lie past the end of what there
- * is. */
+/* Pages are too short for the processor to notice a stream before it ends: while one is worked on,
+ * the loops ask for what is read next. Each step asks for the next `step` bytes, so that requests
+ * come evenly, however often the loops run over the page. It may lie past the end of what there is.
+ */
 struct fetch {
-    const uint8_t *at[8];
+    const uint8_t *at;
     size_t step;
 };
 
-/* k: of each group. f NULL = nothing is fetched. */
-ATTN_INLINE void score_group(const float *q, size_t ldq, float *s, const uint8_t *const *k,
-                             const struct fetch *f, int32_t dk, enum kv_type type, int nq, int nt)
+static struct fetch fetch_over(const uint8_t *at, size_t bytes, size_t steps)
 {
-    vf acc[12];
-    ATTN_UNROLL for (int i = 0; i < nq * nt; i++) acc[i] = vf_set1(0);
-    size_t ahead = 0, step = f ? f->step : 0;
-    for (int32_t d = 0; d < dk; d += 2, ahead += step)
-        ATTN_UNROLL for (int t = 0; t < nt; t++)
-        {
-            const float *x = q + d;
-            ATTN_ORDER();
-            if (f)
-                __builtin_prefetch(f->at[t] + ahead, 0, 2);
-            if (type == KV_BF16) {
-                add_lanes(acc + t, nt, x, ldq, vf_load_bf16_even(k[t] + (size_t)d * 32), nq);
-                ATTN_ORDER();
-                add_lanes(acc + t, nt, x + 1, ldq, vf_load_bf16_odd(k[t] + (size_t)d * 32), nq);
-            } else {
-                const float *y = (const float *)(k[t] + (size_t)d * 64);
-                add_lanes(acc + t, nt, x, ldq, vf_load(y), nq);
-                add_lanes(acc + t, nt, x + 1, ldq, vf_load(y + 16), nq);
-            }
-        }
-    ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int t = 0; t < nt; t++)
-        vf_store(s + (size_t)i * ATTN_BLOCK + t * 16, acc[i * nt + t]);
+    return (struct fetch){at, (bytes + steps - 1) / steps};
 }
 
-/* The passes over a block's keys and values: so many queries at a time. */
+/* Queries that go over a page together, of those left. */
 static int pass_queries(int left)
 {
     return left >= 8 || left == 5 ? 5 : left > 4 ? 4 : left;
@@ -103,49 +84,97 @@ static int n_pass(int n_q)
     return n;
 }
 
-/* One pass, queries from q0 on. */
-struct attn_pass {
+/* What is worked on of a page. */
+struct page_part {
     const struct attn_state *a;
     const struct kv_head *kv;
-    int32_t t0;       /* the block's first token */
-    int q0, at, n_of; /* the at-th pass of n_of */
+    const uint8_t *at; /* keys of its first group of 16 tokens, or values of its first pair */
+    float *p;          /* of query q0: scores, or weights, of its first token */
+    int32_t n;         /* groups, or pairs */
+    int q0;            /* the first query that goes over it */
 };
 
-/* Groups [a->g0, n_group) of the block. */
-ATTN_INLINE void score_typed(const struct attn_pass *p, int32_t n_group, enum kv_type type, int nq,
+/* ---- scores: NQ queries against NT groups of 16 tokens, lanes = tokens ----------------------- */
+
+/* f NULL = nothing is fetched. */
+ATTN_INLINE void score_group(const float *q, int32_t dk, float *s, const uint8_t *k,
+                             struct fetch *f, enum kv_type type, int nq, int nt)
+{
+    vf acc[12];
+    const size_t group = (size_t)dk * 16 * kv_elem_bytes(type), ldq = (size_t)dk;
+    const struct fetch next = f ? *f : (struct fetch){0};
+    const uint8_t *ahead = next.at;
+    ATTN_UNROLL for (int i = 0; i < nq * nt; i++) acc[i] = vf_set1(0);
+    for (int32_t d = 0; d < dk; d += 2, k += 64 * kv_elem_bytes(type) / 2)
+        ATTN_UNROLL for (int t = 0; t < nt; t++)
+        {
+            const float *x = q + d;
+            const uint8_t *y = k + (size_t)t * group;
+            ATTN_ORDER();
+            if (f)
+                __builtin_prefetch(ahead, 0, 2);
+            ahead += next.step;
+            if (type == KV_BF16) {
+                add_lanes(acc + t, nt, x, ldq, vf_load_bf16_even(y), nq);
+                ATTN_ORDER();
+                add_lanes(acc + t, nt, x + 1, ldq, vf_load_bf16_odd(y), nq);
+            } else {
+                add_lanes(acc + t, nt, x, ldq, vf_load((const float *)y), nq);
+                add_lanes(acc + t, nt, x + 1, ldq, vf_load((const float *)y + 16), nq);
+            }
+        }
+    if (f)
+        f->at = ahead;
+    ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int t = 0; t < nt; t++)
+        vf_store(s + (size_t)i * ATTN_BLOCK + t * 16, acc[i * nt + t]);
+}
+
+ATTN_INLINE void score_typed(const struct page_part *g, struct fetch *f, enum kv_type type, int nq,
                              int nt)
 {
-    const struct kv_head *kv = p->kv;
-    const float *q = p->a->q + (size_t)p->q0 * (size_t)kv->dk;
-    float *s = p->a->p + (size_t)p->q0 * ATTN_BLOCK;
-    size_t group_bytes = (size_t)kv->dk * 16 * kv_elem_bytes(kv->type);
-    size_t value_bytes = (size_t)kv->dv * 16 * kv_elem_bytes(kv->type);
-    size_t steps = (size_t)p->n_of * (size_t)(kv->dk / 2);
-    struct fetch f = {.step = (value_bytes + steps - 1) / steps};
-    const uint8_t *k[8];
-    for (int32_t g = p->a->g0, n; g < n_group; g += n) {
-        n = n_group - g < nt ? 1 : nt;
-        for (int i = 0; i < n; i++) {
-            int32_t t = p->t0 + (g + i) * 16;
-            k[i] = kv_at(kv, t, kv->k_off) + (size_t)(t % KV_PAGE / 16) * group_bytes;
-            f.at[i] = kv_at(kv, t, kv->v_off) + (size_t)(t % KV_PAGE / 16) * value_bytes +
-                      f.step * (size_t)(p->at * kv->dk / 2);
+    const int32_t dk = g->kv->dk;
+    const float *q = g->a->q + (size_t)g->q0 * (size_t)dk;
+    const uint8_t *k = g->at;
+    const size_t group = (size_t)dk * 16 * kv_elem_bytes(type);
+    int32_t i = 0;
+    for (; g->n - i >= nt; i += nt, k += (size_t)nt * group)
+        score_group(q, dk, g->p + i * 16, k, f, type, nq, nt);
+    for (; i < g->n; i++, k += group)
+        score_group(q, dk, g->p + i * 16, k, f, type, nq, 1);
+}
+
+ATTN_INLINE void score_run(const struct page_part *g, struct fetch *f, int nq, int nt)
+{
+    if (g->kv->type == KV_BF16)
+        score_typed(g, f, KV_BF16, nq, nt);
+    else
+        score_typed(g, f, KV_F32, nq, nt);
+}
+
+static void score_page(struct page_part g, struct fetch f)
+{
+    for (int nq; g.q0 < g.a->n_q; g.q0 += nq, g.p += (size_t)nq * ATTN_BLOCK) {
+        nq = pass_queries(g.a->n_q - g.q0);
+        switch (nq) {
+        case 5:
+            score_run(&g, &f, 5, 1);
+            break;
+        case 4:
+            score_run(&g, &f, 4, 1);
+            break;
+        case 3:
+            score_run(&g, &f, 3, 2);
+            break;
+        case 2:
+            score_run(&g, &f, 2, 2);
+            break;
+        default:
+            score_run(&g, &f, 1, 4);
         }
-        if (n == nt)
-            score_group(q, (size_t)kv->dk, s + g * 16, k, &f, kv->dk, type, nq, nt);
-        else
-            score_group(q, (size_t)kv->dk, s + g * 16, k, &f, kv->dk, type, nq, 1);
     }
 }
 
-ATTN_INLINE void score_run(const struct attn_pass *p, int32_t n_group, int nq, int nt)
-{
-    if (p->kv->type == KV_BF16)
-        score_typed(p, n_group, KV_BF16, nq, nt);
-    else
-        score_typed(p, n_group, KV_F32, nq, nt);
-}
-
+/* Groups [a->g0, n_group) of the block at t0. Values are read behind the last page's keys. */
 static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t t0,
                    int32_t n_group)
 {
@@ -153,25 +182,16 @@ static void scores(const struct attn_state *a, const struct kv_head *kv, int32_t
         kvq_scores(&a->qr, a->n_q, kv, t0, a->g0, n_group, a->p);
         return;
     }
-    struct attn_pass p = {.a = a, .kv = kv, .t0 = t0, .n_of = n_pass(a->n_q)};
-    for (int nq; p.q0 < a->n_q; p.q0 += nq, p.at++) {
-        nq = pass_queries(a->n_q - p.q0);
-        switch (nq) {
-        case 5:
-            score_run(&p, n_group, 5, 1);
-            break;
-        case 4:
-            score_run(&p, n_group, 4, 1);
-            break;
-        case 3:
-            score_run(&p, n_group, 3, 2);
-            break;
-        case 2:
-            score_run(&p, n_group, 2, 2);
-            break;
-        default:
-            score_run(&p, n_group, 1, 4);
-        }
+    const size_t elem = kv_elem_bytes(kv->type), dk = (size_t)kv->dk;
+    const size_t steps = (size_t)n_pass(a->n_q) * (KV_PAGE / 16) * dk / 2;
+    for (int32_t t = a->g0 * 16, end; t < n_group * 16; t = end) {
+        end = page_end(t, n_group * 16);
+        struct page_part g = {.a = a, .kv = kv, .p = a->p + t, .n = (end - t) / 16};
+        g.at = kv_at(kv, t0 + t, kv->k_off) + (size_t)(t % KV_PAGE) * dk * elem;
+        score_page(g, end < n_group * 16
+                          ? fetch_over(kv_at(kv, t0 + end, kv->k_off), KV_PAGE * dk * elem, steps)
+                          : fetch_over(kv_at(kv, t0 + a->g0 * 16, kv->v_off),
+                                       KV_PAGE * (size_t)kv->dv * elem, steps));
     }
 }
 
@@ -243,34 +263,25 @@ static bool weigh_block(struct attn_state *a, const struct attn_tile *t, int i, 
 /* ---- outputs: NQ queries, ND groups of 16 dims, lanes = dims ----------------------------------
  */
 
-/* Some of a page's pairs of tokens. */
-struct page_pairs {
-    const uint8_t *v; /* of the first pair */
-    const float *p;   /* weights of the first query and pair, ATTN_BLOCK apart */
-    int32_t n;        /* pairs */
-};
-
-/* o_b of dims from d0 on goes on where it is; one page at a time, so that it stays near. */
-ATTN_INLINE void output_group(const struct attn_pass *p, const struct page_pairs *g, int32_t d0,
-                              const struct fetch *f, enum kv_type type, int nq, int nd)
+/* o_b of dims from d0 on goes on from where it is: one page at a time, so that values stay near. */
+ATTN_INLINE void output_group(const struct page_part *g, int32_t d0, struct fetch *f,
+                              enum kv_type type, int nq, int nd)
 {
     vf acc[12];
-    const size_t dv = (size_t)p->kv->dv, pair_bytes = dv * 2 * kv_elem_bytes(type);
-    float *o = p->a->ob + (size_t)p->q0 * dv + d0;
-    const uint8_t *v = g->v + (size_t)d0 * 4;
+    const size_t dv = (size_t)g->kv->dv, pair = dv * 2 * kv_elem_bytes(type);
+    float *o = g->a->ob + (size_t)g->q0 * dv + d0;
+    const uint8_t *v = g->at + (size_t)d0 * 4;
+    const struct fetch next = *f;
+    const uint8_t *ahead = next.at;
+    const float *w = g->p, *end = w + 2 * g->n;
     ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int j = 0; j < nd; j++)
         acc[i * nd + j] = vf_load(o + (size_t)i * dv + j * 16);
-    const uint8_t *ahead = f->at[0];
-    const size_t step = f->step;
-    const float *p_at = g->p;
-    const int32_t n = g->n;
-    for (int32_t t = 0; t < n; t++, v += pair_bytes)
+    for (; w < end; w += 2, v += pair)
         ATTN_UNROLL for (int j = 0; j < nd; j++)
         {
-            const float *w = p_at + 2 * t;
             ATTN_ORDER();
             __builtin_prefetch(ahead, 0, 2);
-            ahead += step;
+            ahead += next.step;
             if (type == KV_BF16) {
                 add_lanes(acc + j, nd, w, ATTN_BLOCK, vf_load_bf16_even(v + j * 64), nq);
                 ATTN_ORDER();
@@ -281,72 +292,63 @@ ATTN_INLINE void output_group(const struct attn_pass *p, const struct page_pairs
                 add_lanes(acc + j, nd, w + 1, ATTN_BLOCK, vf_load(y + dv), nq);
             }
         }
+    f->at = ahead;
     ATTN_UNROLL for (int i = 0; i < nq; i++) ATTN_UNROLL for (int j = 0; j < nd; j++)
         vf_store(o + (size_t)i * dv + j * 16, acc[i * nd + j]);
 }
 
-/* f: of the whole page; this pass's part of it is a run. */
-ATTN_INLINE void output_typed(const struct attn_pass *p, const struct page_pairs *g,
-                              const struct fetch *f, enum kv_type type, int nq, int nd)
+ATTN_INLINE void output_typed(const struct page_part *g, struct fetch *f, enum kv_type type, int nq,
+                              int nd)
 {
-    const int32_t dv = p->kv->dv;
-    struct fetch part = *f;
-    part.at[0] += f->step * (size_t)(p->at * dv / 16 * g->n);
     int32_t d = 0;
-    for (; dv - d >= 16 * nd; d += 16 * nd, part.at[0] += f->step * (size_t)(nd * g->n))
-        output_group(p, g, d, &part, type, nq, nd);
-    for (; d < dv; d += 16, part.at[0] += f->step * (size_t)g->n)
-        output_group(p, g, d, &part, type, nq, 1);
+    for (; g->kv->dv - d >= 16 * nd; d += 16 * nd)
+        output_group(g, d, f, type, nq, nd);
+    for (; d < g->kv->dv; d += 16)
+        output_group(g, d, f, type, nq, 1);
 }
 
-ATTN_INLINE void output_run(const struct attn_pass *p, const struct page_pairs *g,
-                            const struct fetch *f, int nq, int nd)
+ATTN_INLINE void output_run(const struct page_part *g, struct fetch *f, int nq, int nd)
 {
-    if (p->kv->type == KV_BF16)
-        output_typed(p, g, f, KV_BF16, nq, nd);
+    if (g->kv->type == KV_BF16)
+        output_typed(g, f, KV_BF16, nq, nd);
     else
-        output_typed(p, g, f, KV_F32, nq, nd);
+        output_typed(g, f, KV_F32, nq, nd);
 }
 
-/* All queries' outputs of some pairs of a page. */
-static void output_page(const struct attn_pass *block, const struct page_pairs *g,
-                        const struct fetch *f)
+static void output_page(struct page_part g, struct fetch f)
 {
-    struct attn_pass p = *block;
-    struct page_pairs own = *g;
-    for (int nq; p.q0 < p.a->n_q; p.q0 += nq, p.at++) {
-        own.p = g->p + (size_t)p.q0 * ATTN_BLOCK;
-        nq = pass_queries(p.a->n_q - p.q0);
+    for (int nq; g.q0 < g.a->n_q; g.q0 += nq, g.p += (size_t)nq * ATTN_BLOCK) {
+        nq = pass_queries(g.a->n_q - g.q0);
         switch (nq) {
         case 5:
-            output_run(&p, &own, f, 5, 1);
+            output_run(&g, &f, 5, 1);
             break;
         case 4:
-            output_run(&p, &own, f, 4, 1);
+            output_run(&g, &f, 4, 1);
             break;
         case 3:
-            output_run(&p, &own, f, 3, 2);
+            output_run(&g, &f, 3, 2);
             break;
         case 2:
-            output_run(&p, &own, f, 2, 2);
+            output_run(&g, &f, 2, 2);
             break;
         default:
-            output_run(&p, &own, f, 1, 4);
+            output_run(&g, &f, 1, 4);
         }
     }
 }
 
 /* The last token, alone in its pair: the slot behind may hold anything, NaN times 0 too. */
-static void output_odd(const struct attn_pass *block, const struct page_pairs *g,
-                       const struct fetch *f)
+static void output_odd(struct page_part g)
 {
     uint32_t pair[2 * HEAD_DIM_MAX] = {0};
-    const int32_t dv = block->kv->dv;
-    memcpy(pair, g->v, (size_t)dv * 4);
-    for (int32_t d = 0; d < dv && block->kv->type == KV_BF16; d++)
+    const int32_t dv = g.kv->dv;
+    memcpy(pair, g.at, (size_t)dv * 4);
+    for (int32_t d = 0; d < dv && g.kv->type == KV_BF16; d++)
         pair[d] &= 0xFFFF;
-    struct page_pairs one = {(const uint8_t *)pair, g->p, 1};
-    output_page(block, &one, f);
+    g.at = (const uint8_t *)pair;
+    g.n = 1;
+    output_page(g, (struct fetch){g.at, 0});
 }
 
 /* Weights on either side of [g0 * 16, n_group * 16) in their pages are not written yet. */
@@ -369,25 +371,23 @@ static void outputs(const struct attn_state *a, const struct kv_head *kv, int32_
         outputs_coded(a, kv, t0, n_tok);
         return;
     }
-    struct attn_pass block = {.a = a, .kv = kv, .t0 = t0, .n_of = n_pass(a->n_q)};
-    const size_t pair_bytes = (size_t)kv->dv * 2 * kv_elem_bytes(kv->type);
-    const size_t key_bytes = (size_t)kv->dk * KV_PAGE * kv_elem_bytes(kv->type);
-    const size_t steps = (size_t)block.n_of * (size_t)(kv->dv / 16) * (KV_PAGE / 2);
-    struct fetch f = {.step = (key_bytes + steps - 1) / steps};
-    memset(a->ob, 0, (size_t)a->n_q * (size_t)kv->dv * sizeof *a->ob);
+    const size_t elem = kv_elem_bytes(kv->type), dv = (size_t)kv->dv;
+    const size_t steps = (size_t)n_pass(a->n_q) * (KV_PAGE / 2) * dv / 16;
+    memset(a->ob, 0, (size_t)a->n_q * dv * sizeof *a->ob);
     for (int32_t t = a->g0 * 16, end; t < n_tok; t = end) {
-        end = (t / KV_PAGE + 1) * KV_PAGE;
-        end = end < n_tok ? end : n_tok;
-        struct page_pairs g = {kv_at(kv, t0 + t, kv->v_off) +
-                                   (size_t)(t % KV_PAGE / 2) * pair_bytes,
-                               a->p + t, (end - t) / 2};
-        f.at[0] = kv_at(kv, t0 + t + (a->more ? ATTN_BLOCK : 0), kv->k_off);
-        output_page(&block, &g, &f);
-        if (end % 2) {
-            g.v += (size_t)g.n * pair_bytes;
-            g.p += 2 * g.n;
-            output_odd(&block, &g, &f);
-        }
+        end = page_end(t, n_tok);
+        struct page_part g = {.a = a, .kv = kv, .p = a->p + t, .n = (end - t) / 2};
+        struct fetch f = {g.at, 0};
+        g.at = kv_at(kv, t0 + t, kv->v_off) + (size_t)(t % KV_PAGE) * dv * elem;
+        if (end < n_tok)
+            f = fetch_over(kv_at(kv, t0 + end, kv->v_off), KV_PAGE * dv * elem, steps);
+        else if (a->more)
+            f = fetch_over(kv_at(kv, t0 + end, kv->k_off), KV_PAGE * (size_t)kv->dk * elem, steps);
+        output_page(g, f);
+        g.p += 2 * g.n;
+        g.at += (size_t)g.n * 2 * dv * elem;
+        if (end % 2)
+            output_odd(g);
     }
 }
 
@@ -503,7 +503,7 @@ static void attn_block(struct attn_state *a, const struct attn_tile *t, const st
     int32_t n_tok = last - b < ATTN_BLOCK ? last - b : ATTN_BLOCK;
     int32_t n_group = (n_tok + 15) / 16;
     a->g0 = first > b ? (first - b) / 16 : 0;
-    a->more = last - b >= 2 * ATTN_BLOCK;
+    a->more = last - b > ATTN_BLOCK;
     scores(a, kv, b, n_group);
     for (int32_t i = 0; i < a->n_q; i++)
         seen[i] = weigh_block(a, t, i, b, n_group);

@@ -37,16 +37,15 @@ static void latent_scores(const struct attn_state *a, const struct latent_block 
                           const struct kv_head *kv, uint8_t *turned)
 {
     size_t dk = (size_t)kv->dk;
-    const uint8_t *const at[1] = {turned};
     for (int32_t g = 0; g < k->n_group; g++) {
         float *s = a->p + g * 16;
         int q = 0;
         vec_turn16(turned, k->row + g * 16, kv->dk * (int32_t)kv_elem_bytes(kv->type) / 4);
         for (; a->n_q - q >= 4; q += 4)
-            score_group(a->q + (size_t)q * dk, dk, s + (size_t)q * ATTN_BLOCK, at, NULL, kv->dk,
+            score_group(a->q + (size_t)q * dk, kv->dk, s + (size_t)q * ATTN_BLOCK, turned, NULL,
                         kv->type, 4, 1);
         for (; q < a->n_q; q++)
-            score_group(a->q + (size_t)q * dk, dk, s + (size_t)q * ATTN_BLOCK, at, NULL, kv->dk,
+            score_group(a->q + (size_t)q * dk, kv->dk, s + (size_t)q * ATTN_BLOCK, turned, NULL,
                         kv->type, 1, 1);
     }
 }
