@@ -435,6 +435,7 @@ static int run_chat(const struct cli *c, void *opts)
     struct cli copy = *c;
     struct chat ch = {.c = &copy, .o = opts};
     struct qn_err err = {0};
+    draft_opts_settle(c, &ch.o->draft);
     ch.tty = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     ch.color = ch.tty && term_can_color(STDOUT_FILENO);
     int rc;

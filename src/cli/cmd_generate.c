@@ -332,7 +332,8 @@ static enum qn_status read_prompt(const struct generate_opts *o, const char *giv
 
 static int run_generate(const struct cli *c, void *opts)
 {
-    const struct generate_opts *o = opts;
+    struct generate_opts *o = opts;
+    draft_opts_settle(c, &o->draft);
     if (c->n_pos && o->prompt)
         return cli_usage(c, "--prompt and the argument %.60s: give one of them", c->pos[0]);
     if (o->raw && (o->system || o->kwargs))

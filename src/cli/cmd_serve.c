@@ -674,10 +674,11 @@ static enum qn_status run(const struct cli *c, const struct serve_opts *o, struc
 
 static int run_serve(const struct cli *c, void *opts)
 {
-    const struct serve_opts *o = opts;
+    struct serve_opts *o = opts;
     struct served s = {0};
     struct keys k = {0};
     struct qn_err err = {0};
+    draft_opts_settle(c, &o->draft);
     if (c->n_pos && cli_flagged(c, "model"))
         return cli_usage(c, "the model is given twice: %s and --model %s", c->pos[0], o->model);
     log_setup(STDERR_FILENO, LOG_INFO, o->log_format == 1);

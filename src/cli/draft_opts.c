@@ -14,6 +14,12 @@ static int kind_of(const struct draft_opts *o)
     return o->model && o->kind == SPEC_OFF ? SPEC_MODEL : o->kind;
 }
 
+void draft_opts_settle(const struct cli *c, struct draft_opts *o)
+{
+    if (o->kind == SPEC_OFF && cli_given(c, "draft-kind"))
+        o->model = NULL;
+}
+
 enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o)
 {
     static const enum qn_mtp_mode modes[] = {QN_MTP_DEFAULT, QN_MTP_BEFORE_NORM,

@@ -51,6 +51,9 @@ extern const char *const draft_kinds[], *const draft_heads[];
         .off = CLI_AT_ENUM(S, draft.head)                                                          \
     }
 
+/* After parsing, first of all: who says "off" means it, whatever a file or the environment names as
+ * the draft model. */
+void draft_opts_settle(const struct cli *c, struct draft_opts *o);
 /* What to load of the model's draft head. */
 enum qn_mtp_mode draft_opts_mtp(const struct draft_opts *o);
 /* Which draft model to load beside the model, and its folder or name; NULL with QN_DRAFT_NONE. */

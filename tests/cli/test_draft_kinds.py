@@ -126,6 +126,28 @@ def test_isolated_with_guesses(serve, model, tmp_path, kind):  # noqa: F811
         assert s.stop()[0] == 0
 
 
+def test_off_is_off(serve, quern, model, tmp_path):  # noqa: F811
+    """Whoever says so means it, whatever the file of options names; without a word a draft model
+    guesses."""
+    path = tmp_path / "options"
+    path.write_text(f"draft-model = {model}\n")
+    body = {"prompt": "abcabcabcabcabcabcabc", "max_tokens": 24, "temperature": 0,
+            "ignore_eos": True}
+    for args, guesses in (([], True), (["--draft-kind", "off"], False),
+                          (["--draft-kind", "ngram"], None)):
+        if guesses is None:
+            r = quern("serve", "--config", path, *args, "--port", 0, model, ok=False)
+            assert "not with ngram" in r.stderr
+            continue
+        s = serve(model, "--config", path, *args)
+        with urllib.request.urlopen(s.url + "/stats", timeout=10) as r:
+            assert json.load(r).get("draft_kind") == ("two-model" if guesses else None)
+        assert ("speculation" in s.post("/v1/completions", body)["usage"]) == guesses
+    out = quern("generate", "--raw", "--stats", "-n", 24, "--temperature", 0, "--draft-kind", "off",
+                "--draft-model", model, "-m", model, "-p", "abcabcabcabcabcabcabc", ok=True)
+    assert "speculation:" not in out.stderr
+
+
 @pytest.mark.parametrize("kind", ["dspark", "assistant"])
 def test_bench_rows(quern, model, tmp_path, kind):
     """Of what was made for the model, adaptive and of every length, and of nothing else; answers
