@@ -193,6 +193,8 @@ enum qn_status conversation_list(const struct api_model *m, struct buf *out, str
     enum qn_status st = conv_each(m->conversations, false, list_row, &l, &err);
     jw_arr_end(&l.w);
     jw_obj_end(&l.w);
+    if (st == QN_NOT_FOUND) /* the folder, which was there when the server started */
+        err.code = QN_IO;
     return st == QN_OK ? QN_OK : refuse(&err, true, e);
 }
 

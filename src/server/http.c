@@ -338,6 +338,8 @@ static void on_completed(void *cls, struct MHD_Connection *mc, void **ctx,
         return;
     *ctx = NULL;
     job_free(rq);
+    if (rq->filed)
+        atomic_fetch_sub(&rq->srv->filing, 1);
     unstore(rq);
     metrics_request(&rq->srv->metrics, route_index(rq->route), rq->status);
     access_line(rq);
@@ -390,6 +392,16 @@ static void defaults(struct server_params *p)
         p->keepalive_ms = 1000;
 }
 
+/* A byte 0 in a path would end it early and hide the rest: it becomes one that no name has. */
+static size_t unescape(void *cls, struct MHD_Connection *mc, char *s)
+{
+    size_t n = MHD_http_unescape(s);
+    for (size_t i = 0; i < n; i++)
+        if (!s[i])
+            s[i] = 0x7f;
+    return n;
+}
+
 static enum qn_status start_daemon(struct server *s, struct qn_err *err)
 {
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
@@ -400,7 +412,8 @@ static enum qn_status start_daemon(struct server *s, struct qn_err *err)
         (unsigned)s->p.idle_timeout_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
         MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
         on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+        MHD_OPTION_END);
     if (!s->mhd)
         QN_FAIL(err, QN_INTERNAL, "server", "the HTTP library refused to start");
     return QN_OK;
@@ -512,6 +525,11 @@ void server_counts(const struct server *s, struct server_counts *out)
     out->requests = atomic_load(&w->n_requests);
 }
 
+static bool busy(struct server *s)
+{
+    return atomic_load(&s->in_flight) > 0 || atomic_load(&s->filing) > 0;
+}
+
 bool server_drain(struct server *s, int timeout_ms)
 {
     int64_t until = clock_us() + (int64_t)timeout_ms * 1000;
@@ -519,9 +537,9 @@ bool server_drain(struct server *s, int timeout_ms)
         door_close(s->door);
         s->door = NULL;
     }
-    while (atomic_load(&s->in_flight) > 0 && !atomic_load(&s->hurry) && clock_us() < until)
+    while (busy(s) && !atomic_load(&s->hurry) && clock_us() < until)
         usleep(5000);
-    return atomic_load(&s->in_flight) == 0;
+    return !busy(s);
 }
 
 void server_hurry(struct server *s)

@@ -32,6 +32,10 @@ static enum qn_status save_or_restore(struct http_req *rq, struct buf *out, stru
 
 enum qn_status post_conversation(struct http_req *rq, struct buf *out, struct api_error *e)
 {
+    rq->filed = true;
+    atomic_fetch_add(&rq->srv->filing, 1);
+    if (atomic_load(&rq->srv->draining))
+        return api_refuse(e, 503, "draining", NULL, "the server is shutting down");
     silence_limit(rq, false);
     enum qn_status st = save_or_restore(rq, out, e);
     silence_limit(rq, true);

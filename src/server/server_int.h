@@ -93,6 +93,7 @@ struct http_req {
     int plain_status; /* of a plain route's body; 0 = 200 */
     struct api_usage usage;
     bool generated;
+    bool filed; /* counted in server.filing until its answer is out */
     struct job *job;
 };
 
@@ -110,6 +111,7 @@ struct server {
     atomic_bool ready; /* p.model and p.sched are set and final */
     atomic_bool draining, hurry;
     atomic_int in_flight;
+    atomic_int filing; /* requests that save or restore a conversation */
     atomic_llong n_requests;
     atomic_llong body_bytes;   /* stored by all requests together */
     atomic_llong parsed_bytes; /* what their values take, as estimated by json_memory */

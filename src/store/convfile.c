@@ -299,6 +299,9 @@ static enum qn_status open_head(const char *path, struct conv **out, struct qn_e
     c->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (c->fd < 0 && errno == ENOENT)
         QN_FAIL(err, QN_NOT_FOUND, CONV_WHERE, "%s: there is no such file", c->label);
+    if (c->fd < 0 && errno == ELOOP)
+        QN_FAIL(err, QN_BAD_INPUT, CONV_WHERE, "%s: is a symbolic link, not a regular file",
+                c->label);
     if (c->fd < 0)
         return err_errno(err, CONV_WHERE, "%s: cannot be opened", c->label);
     return read_head(c, err);

@@ -230,6 +230,8 @@ static enum qn_status part_create(const char *dir, const char *name, struct buf 
                   : open(buf_z(tmp), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (*fd < 0 && errno == EEXIST)
             continue;
+        if (*fd < 0 && errno == ENOENT)
+            QN_FAIL(err, QN_IO, CONV_WHERE, "%s: the folder for it is not there any more", name);
         if (*fd < 0)
             return err_errno(err, CONV_WHERE, "%s: cannot be made in the folder", name);
         /* One that is being swept in this instant is not taken. */

@@ -3,9 +3,11 @@ between saving and restoring leaves, what is refused, and `quern cache` on such 
 
 import json
 import os
+import shutil
 import signal
 import stat
 import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -116,7 +118,7 @@ def test_list_delete_and_names(serve, quern, tmp_path):  # noqa: F811
     assert [r["name"] for r in rows] == ["a", "b"] and all(r["restorable"] for r in rows)
     assert all(r["tokens"] >= len(TEXT) * 4 - 1 and r["bytes"] > 0 for r in rows)
     assert call(s, "GET", "/admin/conversations/a") == (200, rows[0])
-    for bad in (".hidden", "..%2Fx", "a%2Fb", "x" * 65, "%C3%A4", "a/b"):
+    for bad in (".hidden", "..%2Fx", "a%2Fb", "x" * 65, "%C3%A4", "a/b", "a%00b"):
         for method, tail in (("POST", ""), ("POST", "/restore"), ("GET", ""), ("DELETE", "")):
             status, e = call(s, method, f"/admin/conversations/{bad}{tail}", {"prompt": TEXT * 4})
             assert status in (400, 404), (bad, method, e)
@@ -168,7 +170,8 @@ def test_damage_serves_nothing(serve, quern, tmp_path):  # noqa: F811
     assert status == 422 and "no conversation file" in e["error"]["message"]
     path.unlink()
     path.symlink_to("/etc/passwd")
-    assert restore(s, "t")[0] in (422, 500)
+    status, e = restore(s, "t")
+    assert status == 422 and "symbolic link" in e["error"]["message"]
     path.unlink()
     assert ask(s, prompt) == (first, 0)
     path.write_bytes(good)
@@ -245,6 +248,67 @@ def test_under_load(serve, tmp_path):  # noqa: F811
     assert only(folder) == ["same.qconv"]  # what the dead one left is swept
 
 
+def test_a_folder_that_vanishes(serve, tmp_path):  # noqa: F811
+    folder = tmp_path / "talks"
+    s = serve(make_kind("full", tmp_path), "--conversations", folder, "--ctx", 2048)
+    ask(s, TEXT * 4)
+    assert save(s, "t", {"prompt": TEXT * 4})[0] == 200
+    shutil.rmtree(folder)
+    for status, e in (save(s, "t", {"prompt": TEXT * 4}), call(s, "GET", "/admin/conversations")):
+        assert status == 500 and "folder" in e["error"]["message"], e
+    assert restore(s, "t")[0] == 404 and call(s, "DELETE", "/admin/conversations/t")[0] == 404
+    assert not folder.exists()  # it may be a disk that will be back: nothing is put in its place
+    folder.mkdir()
+    assert save(s, "t", {"prompt": TEXT * 4})[0] == 200
+
+
+def child_of(s):
+    tasks = Path(f"/proc/{s.proc.pid}/task").glob("*/children")
+    return int(" ".join(t.read_text() for t in tasks).split()[0])
+
+
+def test_the_child_dies_or_the_server_stops_while_it_saves(serve, tmp_path):  # noqa: F811
+    """The file of the name stays as it was; what is half-written goes. A stop waits for a save."""
+    folder, kind = tmp_path / "talks", make_kind("full", tmp_path)
+    s = serve(kind, "--conversations", folder, "--ctx", 2048, "--isolate")
+    ask(s, TEXT * 4)
+    assert save(s, "t", {"prompt": TEXT * 4})[0] == 200
+    old, child = (folder / "t.qconv").read_bytes(), child_of(s)
+    told = []
+
+    def saver():
+        told.append(save(s, "t", {"prompt": TEXT * 4}))
+
+    def while_it_stands(do):
+        thread = threading.Thread(target=saver)
+        os.kill(child, signal.SIGSTOP)
+        thread.start()
+        time.sleep(0.5)  # it is on its way; where it is does not matter
+        do()
+        thread.join()
+        return told.pop()[0]
+
+    def dies():
+        (folder / f".t.{child}.0.part").write_bytes(old[:5000])  # so far it had come
+        os.kill(child, signal.SIGKILL)
+
+    assert while_it_stands(dies) in (502, 503)
+    status = 503
+    while status in (502, 503):
+        status = restore(s, "t")[0]
+    assert status == 200 and only(folder) == ["t.qconv"]
+    assert (folder / "t.qconv").read_bytes() == old
+    child = child_of(s)
+
+    def stops():
+        s.proc.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        os.kill(child, signal.SIGCONT)
+
+    assert while_it_stands(stops) == 200
+    assert s.proc.wait(60) == 0 and only(folder) == ["t.qconv"]
+
+
 def test_a_chat_goes_on(serve, tmp_path):  # noqa: F811
     """Saved with its answer, under a salt; the next turn computes what is new, with the same bits."""
     folder, kind = tmp_path / "talks", make_kind("windows", tmp_path)
@@ -287,8 +351,7 @@ def test_what_only_the_disk_has_and_a_slow_answer(serve, tmp_path):  # noqa: F81
     s = serve(*args)
     status, told = save(s, "t", {"prompt": TEXT * 6})
     assert status == 200 and told["tokens"] >= len(TEXT) * 6 - 1, told
-    tasks = Path(f"/proc/{s.proc.pid}/task").glob("*/children")
-    child = int(" ".join(t.read_text() for t in tasks).split()[0])
+    child = child_of(s)
     for _ in range(3):  # on a machine that is full of work a connection may be cut anyway
         os.kill(child, signal.SIGSTOP)
         threading.Timer(3, os.kill, (child, signal.SIGCONT)).start()
