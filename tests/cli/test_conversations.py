@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from test_disk_cache import KINDS, TEXT, ask, flush, make_kind
+from test_disk_cache import KINDS, SHARED, TEXT, ask, flush, make_kind
 from test_serve import Serving, serve  # noqa: F401 (a fixture)
 
 # Answers of letters alone are the tokens that their text becomes.
@@ -406,3 +406,35 @@ def test_a_draft_model_has_a_file_inside(serve, quern, tmp_path, where):  # noqa
     inner.write_bytes(good)
     assert call(s, "DELETE", "/admin/conversations/t")[0] == 200
     assert not inner.exists()
+
+
+@pytest.mark.parametrize("where", [(), ("--isolate",)], ids=["here", "isolated"])
+def test_a_draft_heads_part(serve, quern, tmp_path, where):  # noqa: F811
+    """It is in the file, and put back; a server without the head has the rest."""
+    target, folder = SHARED / "models" / "tiny-qwen3_5-mtp", tmp_path / "talks"
+    if not (target / "config.json").exists():
+        pytest.skip(f"{target} is not there")
+    plain = (target, "--conversations", folder, "--ctx", 1024, *where)
+
+    def say(s):
+        a = s.post("/v1/completions", {"prompt": TEXT * 8, "temperature": 0, "max_tokens": 12,
+                                       "ignore_eos": True})
+        return a["choices"][0]["text"], a["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    s = serve(*plain, "--draft-kind", "mtp")
+    want, _ = say(s)
+    status, told = save(s, "t", {"prompt": TEXT * 8})
+    assert status == 200 and told["draft_tokens"] == told["tokens"] - 1, told
+    rows = call(s, "GET", "/admin/conversations")[1]["conversations"]
+    assert rows[0]["draft_tokens"] == told["draft_tokens"] and rows[0]["restorable"]
+    s.stop()
+    assert "draft head's" in quern("cache", "ls", folder, ok=True).stdout
+    for more, n in ((("--draft-kind", "mtp"), told["draft_tokens"]), ((), 0)):
+        s = serve(*plain, *more)
+        status, again = restore(s, "t")
+        assert status == 200 and again["tokens"] == told["tokens"]
+        assert again.get("draft_tokens", 0) == n == counts(s)["restored_draft_tokens"]
+        text, got = say(s)
+        assert text == want and got >= told["tokens"] - 1
+        code, err = s.stop()
+        assert code == 0 and "warn" not in err.lower()
