@@ -8,6 +8,8 @@
 
 #include "gram/gram_schema.h"
 
+#define ONE_OF_MAX 100
+
 int schema_type_of(const struct json *v)
 {
     int64_t i;
@@ -236,17 +238,17 @@ static bool may_overlap(const struct pair *p);
 static bool values_overlap(struct compiler *c, const struct json *x, const struct json *y)
 {
     struct part_schema px = {x, false, 0}, py = {y, false, 0};
-    struct sum a, b;
-    bool ok = schema_sum(c, (struct conj){&px, 1}, &a), overlap = true;
-    if (ok && schema_sum(c, (struct conj){&py, 1}, &b)) {
+    struct sum a, b = {0};
+    bool overlap = true;
+    if (schema_sum(c, (struct conj){&px, 1}, &a) && schema_sum(c, (struct conj){&py, 1}, &b)) {
         bool lists = (a.enums.n || a.consts.n) && (b.enums.n || b.consts.n);
         if (!(allows(&a) & allows(&b)))
             overlap = false;
         else if (lists)
             overlap = may_overlap(&(struct pair){c, &a, &b, NULL});
-        schema_sum_free(&b);
     }
     schema_sum_free(&a);
+    schema_sum_free(&b);
     return overlap;
 }
 
@@ -288,15 +290,19 @@ static bool may_overlap(const struct pair *p)
 
 void schema_one_of(struct compiler *c, const struct sum *s, const struct json *list)
 {
-    size_t n = json_len(list), made = 0;
-    struct sum *v = n > 100 ? NULL : calloc(n, sizeof *v);
-    if (!v) {
-        schema_refuse(c, "oneOf", "more than 100 alternatives");
+    size_t n = json_len(list);
+    if (n > ONE_OF_MAX) {
+        gb_fail(c->b, QN_UNSUPPORTED, "oneOf", "%zu alternatives; at most %d", n, ONE_OF_MAX);
         return;
     }
-    for (bool ok = true; made < n && ok && c->b->st == QN_OK; made++) {
-        struct part_schema p = {json_at(list, made), false, 0};
-        ok = schema_sum(c, (struct conj){&p, 1}, &v[made]);
+    struct sum *v = calloc(n, sizeof *v);
+    if (!v) {
+        gb_no_memory(c->b);
+        return;
+    }
+    for (size_t i = 0; i < n && c->b->st == QN_OK; i++) {
+        struct part_schema p = {json_at(list, i), false, 0};
+        schema_sum(c, (struct conj){&p, 1}, &v[i]);
     }
     for (size_t i = 0; i < n && c->b->st == QN_OK; i++)
         for (size_t k = 0; k < i && c->b->st == QN_OK; k++)
@@ -305,7 +311,7 @@ void schema_one_of(struct compiler *c, const struct sum *s, const struct json *l
                         "alternatives %zu and %zu may hold at once; use anyOf, or give each its "
                         "own type, or a required property with a different const",
                         k, i);
-    for (size_t i = 0; i < made; i++)
+    for (size_t i = 0; i < n; i++)
         schema_sum_free(&v[i]);
     free(v);
 }
