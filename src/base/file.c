@@ -193,7 +193,7 @@ static enum qn_status seal(int fd, const char *tmp, enum qn_status s, struct qn_
     return s;
 }
 
-/* Makes a rename durable. Not every file system allows it: a refusal is not a failure. */
+/* Makes a new name durable. Not every file system allows it: a refusal is not a failure. */
 static void sync_parent(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -202,7 +202,8 @@ static void sync_parent(const char *path)
         buf_add(&dir, path, slash == path ? 1 : (size_t)(slash - path));
     else
         buf_addc(&dir, '.');
-    int fd = dir.failed ? -1 : open(buf_z(&dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool refuse = fault_point("file.sync.parent") || dir.failed;
+    int fd = refuse ? -1 : open(buf_z(&dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         fsync(fd);
         close(fd);
@@ -252,8 +253,10 @@ static enum qn_status make_one(const char *path, struct qn_err *err)
     bool refuse = fault_point("dir.make");
     if (refuse)
         errno = EACCES;
-    if (!refuse && mkdir(path, 0777) == 0)
+    if (!refuse && mkdir(path, 0777) == 0) {
+        sync_parent(path);
         return QN_OK;
+    }
     if (errno == EEXIST && dir_exists(path))
         return QN_OK;
     return err_errno(err, "file", "%s: cannot make the folder", path);
