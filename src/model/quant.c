@@ -158,6 +158,29 @@ enum qn_status quant_guess(const struct json *quantization, struct str module,
     return QN_OK;
 }
 
+/* What config.json says for all modules: shapes decide, but a mode must be one of ours. */
+static enum qn_status check_said(const struct json *q, const struct json *own, struct str module,
+                                 struct qn_err *err)
+{
+    struct str mode = STR_LIT("affine");
+    if (q && json_type(q) != JSON_OBJ)
+        QN_FAIL(err, QN_BAD_INPUT, "loader", "config.json: quantization is of type %s; expected %s",
+                json_type_name(q), "an object with group_size and bits");
+    if (own && json_type(own) != JSON_OBJ && json_type(own) != JSON_BOOL)
+        QN_FAIL(err, QN_BAD_INPUT, "loader",
+                "config.json: quantization of " STR_FMT " is of type %s; expected false or an "
+                "object with group_size and bits",
+                STR_ARG(module), json_type_name(own));
+    QN_TRY(json_opt_str(q, "config.json: quantization", "mode", mode, &mode, err));
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (str_eqz(mode, modes[i].mode))
+            return QN_OK;
+    QN_FAIL(err, QN_UNSUPPORTED, "loader",
+            "config.json: quantization: mode \"" STR_FMT
+            "\" is not known; known are affine, mxfp4, mxfp8, nvfp4",
+            STR_ARG(mode));
+}
+
 enum qn_status quant_resolve(const struct json *cfg, struct str module,
                              const struct st_tensor *weight, const struct st_tensor *scales,
                              int32_t k, struct quant_spec *out, struct qn_err *err)
@@ -166,6 +189,7 @@ enum qn_status quant_resolve(const struct json *cfg, struct str module,
     if (!q)
         q = json_get(cfg, "quantization_config");
     const struct json *own = json_get_str(q, module);
+    QN_TRY(check_said(q, own, module, err));
     if (json_type(own) == JSON_BOOL && !json_bool(own))
         return float_format(module, weight, out, err);
     if (json_type(own) == JSON_OBJ)

@@ -137,14 +137,21 @@ static const struct {
     {"longrope", longrope},     {"su", longrope},   {"proportional", proportional},
 };
 
+/* "type", else "rope_type", else "default". */
+static enum qn_status type_of(const struct rope_params *p, struct str *out, struct qn_err *err)
+{
+    if (p->scaling && json_type(p->scaling) != JSON_OBJ)
+        QN_FAIL(err, QN_BAD_INPUT, "rope", "%s is of type %s; expected an object or null", p->what,
+                json_type_name(p->scaling));
+    QN_TRY(json_opt_str(p->scaling, p->what, "rope_type", STR_LIT("default"), out, err));
+    return json_opt_str(p->scaling, p->what, "type", *out, out, err);
+}
+
 enum qn_status rope_frequencies(const struct rope_params *p, double *inv_freq, double *mscale,
                                 struct qn_err *err)
 {
-    struct str type = json_str(json_get(p->scaling, "type"));
-    if (!type.p)
-        type = json_str(json_get(p->scaling, "rope_type"));
-    if (!type.p)
-        type = STR_LIT("default");
+    struct str type;
+    QN_TRY(type_of(p, &type, err));
     if (p->dims < 2 || p->dims % 2 || p->dims > HEAD_DIM_MAX || !(p->theta > 1))
         QN_FAIL(err, QN_BAD_INPUT, "rope",
                 "%s: %d rotated dims and base %g; dims are even, 2 to %d, the base above 1",

@@ -162,6 +162,9 @@ static const struct {
      QN_BAD_INPUT, "high_freq_factor"},
     {"rope_scaling", "{\"type\": \"yarn\", \"factor\": 4}", QN_OK, ""},
     {"rope_scaling", "null", QN_OK, ""},
+    {"rope_scaling", "5", QN_BAD_INPUT, "rope_scaling is of type integer"},
+    {"rope_scaling", "{\"type\": 5}", QN_BAD_INPUT, "type is 5"},
+    {"rope_scaling", "{\"rope_type\": [\"yarn\"]}", QN_BAD_INPUT, "rope_type is"},
     {"layer_types", "[\"full_attention\", \"full_attention\"]", QN_BAD_INPUT,
      "layer_types has 2 entries for 1 layers"},
     {"layer_types", "[\"sliding_attention\"]", QN_UNSUPPORTED, "sliding_window 0"},
@@ -182,9 +185,9 @@ static const struct {
     {"quantization", "{\"model.embed_tokens\": {\"bits\": -4, \"group_size\": 32}}", QN_BAD_INPUT,
      "bits"},
     {"quantization", "{\"model.embed_tokens\": false}", QN_BAD_INPUT, "embed_tokens.weight"},
-    {"quantization", "{}", QN_OK, ""},  /* inferred from the shapes */
-    {"quantization", "[1]", QN_OK, ""}, /* likewise */
-    {"quantization", NULL, QN_OK, ""},  /* likewise */
+    {"quantization", "{}", QN_OK, ""}, /* inferred from the shapes */
+    {"quantization", "[1]", QN_BAD_INPUT, "quantization is of type array"}, /* likewise */
+    {"quantization", NULL, QN_OK, ""},                                      /* likewise */
 };
 
 static void test_config(void **state)
@@ -483,6 +486,18 @@ static void test_per_layer_bits(void **state)
     fake_write(&f, dir);
     expect("wrong group", QN_BAD_INPUT,
            "down_proj.scales: found BF16 [64, 80], expected BF16 [64, 40]");
+    static const char *const odd[][2] = {
+        {"5", "quantization is of type integer"},
+        {"{\"group_size\": 64, \"bits\": 4, \"mode\": \"foo\"}", "mode \"foo\" is not known"},
+        {"{\"model.layers.0.mlp.down_proj\": \"6\"}", "down_proj is of type string"},
+    };
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+        fake_set(&f, "quantization", odd[i][0]);
+        fake_write(&f, dir);
+        struct outcome o = try_open(odd[i][0], true);
+        if (o.status == QN_OK || !strstr(o.err.msg, odd[i][1]))
+            fail_msg("%s: %s", odd[i][0], o.err.msg);
+    }
     fake_put(&f, "model.layers.0.mlp.down_proj.weight", "U32", (int64_t[]){64, 961, 0});
     fake_set(&f, "quantization", "{\"group_size\": 64, \"bits\": 4}");
     fake_write(&f, dir);
