@@ -127,8 +127,12 @@ static void restore_both(const char *when)
     restored(when, "b", 260, 259);
 }
 
+static int looks;
+
 static void check_guesses(const struct rig *r, const char *when)
 {
+    if (SANITIZED && ++looks % 3 != 1) /* each computes its lines anew */
+        return;
     warm(when, a, 200, r->anywhere ? 198 : 192, false);
     warm(when, a, 310, 300, false);
     warm(when, b, 260, r->anywhere ? 258 : 256, false);
@@ -227,7 +231,7 @@ static void check_faults(const struct rig *r)
 {
     static const char *const points[] = {"cache.alloc", "conv.read", "conv.write.full"};
     for (size_t p = 0; p < sizeof points / sizeof *points; p++)
-        for (int64_t k = 1; k < 60; k += k < 10 ? 1 : 9) {
+        for (int64_t k = 1; k < 60; k += k < 10 ? 1 + 2 * SANITIZED : 9) {
             qn_cache_trim(cache, 0);
             fault_arm(points[p], k);
             struct cache_file_told t = restore("a", 0);
@@ -259,7 +263,8 @@ static void check_head(struct rig *r, bool all)
     check_without(r);
     check_damage(r, "with the head");
     check_other_state(r);
-    check_room(r);
+    if (!SANITIZED)
+        check_room(r);
     if (all)
         check_faults(r);
     close_engine();
@@ -279,9 +284,13 @@ static void test_recurrent(void **state)
 static void test_latent(void **state)
 {
     struct rig r = {.p.mtp = QN_MTP_DEFAULT, .anywhere = true};
+    if (SANITIZED) {
+        print_message("skipped under a sanitizer: slow, and the same code as of other models\n");
+        skip();
+    }
     if (!model_dir("goldens/tiny/glm_moe_dsa-shared-q4", r.model))
         skip();
-    check_head(&r, !SANITIZED);
+    check_head(&r, true);
 }
 
 static void test_block_drafter(void **state)
