@@ -14,6 +14,7 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -47,7 +48,15 @@ struct door {
 
 /* ---- the first line -------------------------------------------------------------------------- */
 
-enum verdict { LINE_PARTIAL, LINE_GOOD, LINE_BAD, LINE_VERSION, LINE_HEADER };
+enum verdict {
+    LINE_PARTIAL,
+    LINE_GOOD,
+    LINE_BAD,
+    LINE_VERSION,
+    LINE_HEADER,
+    LINE_LENGTH,
+    LINE_HUGE,
+};
 
 static bool is_token(char c)
 {
@@ -79,20 +88,55 @@ static bool line_ok(struct str s)
     return true;
 }
 
-/* Of what has come of the head: a whole line after the first that has no colon and continues none.
- * What comes later is libmicrohttpd's to judge. */
-static bool header_bad(struct str s)
+/* The value of Content-Length: digits, and no more than a size can have. */
+static enum verdict length_line(struct str v)
+{
+    size_t i = 0, n = 0;
+    while (v.n > 0 && (v.p[v.n - 1] == ' ' || v.p[v.n - 1] == '\t'))
+        v.n--;
+    while (i < v.n && (v.p[i] == ' ' || v.p[i] == '\t'))
+        i++;
+    while (i + n < v.n && v.p[i + n] >= '0' && v.p[i + n] <= '9')
+        n++;
+    if (n == 0 || i + n < v.n)
+        return LINE_LENGTH;
+    return n > 18 ? LINE_HUGE : LINE_GOOD;
+}
+
+/* One header line, without its end. A line that continues the one before is accepted. */
+static enum verdict header_line(struct str s)
+{
+    size_t n = 0;
+    if (memchr(s.p, 0, s.n))
+        return LINE_HEADER;
+    if (*s.p == ' ' || *s.p == '\t')
+        return LINE_GOOD;
+    while (n < s.n && is_token(s.p[n]))
+        n++;
+    if (n == 0 || n == s.n || s.p[n] != ':')
+        return LINE_HEADER;
+    if (n == 14 && strncasecmp(s.p, "Content-Length", n) == 0)
+        return length_line((struct str){s.p + n + 1, s.n - n - 1});
+    return LINE_GOOD;
+}
+
+/* Of what has come of the head: the first whole line after the first that libmicrohttpd would take
+ * for something else, or refuse in its own words. What comes later is its to judge. */
+static enum verdict headers(struct str s)
 {
     while (s.n > 0) {
         const char *end = memchr(s.p, '\n', s.n);
-        size_t n = end ? (size_t)(end - s.p) : 0;
-        if (n == 0 || (n == 1 && *s.p == '\r')) /* no whole line, or the end of the head */
-            return false;
-        if (*s.p != ' ' && *s.p != '\t' && !memchr(s.p, ':', n))
-            return true;
-        s = (struct str){end + 1, s.n - n - 1};
+        size_t n = end ? (size_t)(end - s.p) : 0, rest = s.n - n - 1;
+        if (n > 0 && s.p[n - 1] == '\r')
+            n--;
+        if (n == 0) /* no whole line, or the end of the head */
+            return LINE_GOOD;
+        enum verdict v = header_line((struct str){s.p, n});
+        if (v != LINE_GOOD)
+            return v;
+        s = (struct str){end + 1, rest};
     }
-    return false;
+    return LINE_GOOD;
 }
 
 static enum verdict judge(struct str s)
@@ -110,8 +154,7 @@ static enum verdict judge(struct str s)
         return LINE_BAD;
     if (s.p[at + n - 3] != '1')
         return LINE_VERSION;
-    return header_bad((struct str){end + 1, (size_t)(s.p + s.n - end) - 1}) ? LINE_HEADER
-                                                                            : LINE_GOOD;
+    return headers((struct str){end + 1, (size_t)(s.p + s.n - end) - 1});
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -200,8 +243,14 @@ static void look(struct door *d, struct waiting *w, bool ended)
         api_refuse(&e, 505, "http_version", NULL, "this server speaks HTTP/1.1 and 1.0");
         refuse(w, 505, "HTTP Version Not Supported", &e);
     } else if (v == LINE_HEADER) {
-        api_refuse(&e, 400, "bad_header", NULL, "a header line has no colon");
+        api_refuse(&e, 400, "bad_header", NULL, "a header line is not NAME: VALUE");
         refuse(w, 400, "Bad Request", &e);
+    } else if (v == LINE_LENGTH) {
+        api_refuse(&e, 400, "bad_framing", NULL, "Content-Length is not a number of bytes");
+        refuse(w, 400, "Bad Request", &e);
+    } else if (v == LINE_HUGE) {
+        api_refuse(&e, 413, "body_too_large", NULL, "Content-Length is beyond any limit");
+        refuse(w, 413, "Content Too Large", &e);
     } else if (v == LINE_BAD || ended) {
         api_refuse(&e, 400, "bad_request_line", NULL,
                    "the first line is no HTTP request line: expected METHOD target HTTP/1.1");

@@ -165,7 +165,16 @@ def test_broken_request_lines(server, raw):
     (b"GET /health HTTP/0.9\r\n\r\n", 505, "http_version"),
     (b"GET /health HTTP/1.1\r\nno colon here\r\n\r\n", 400, "bad_header"),
     (b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nno colon\r\nContent-Length: 2\r\n\r\n{}", 400,
-     "bad_header")])
+     "bad_header"),
+    (b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n", 400, "bad_header"),
+    (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n", 400, "bad_header"),
+    (b"GET /health HTTP/1.1\r\n: x\r\n\r\n", 400, "bad_header"),
+    *[(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\ncontent-LENGTH:" + n + b"\r\n\r\n{}", status, code)
+      for n, status, code in [(b" 2, 2", 400, "bad_framing"), (b" +2", 400, "bad_framing"),
+                              (b"-1", 400, "bad_framing"), (b" 0x2", 400, "bad_framing"),
+                              (b"", 400, "bad_framing"), (b" 2 2", 400, "bad_framing"),
+                              (b" 9999999999999999999", 413, "body_too_large"),
+                              (b" 99999999999999999999999", 413, "body_too_large")]]])
 def test_other_broken_heads(server, raw, status, code):
     with server.connect() as s:
         s.sendall(raw)
