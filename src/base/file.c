@@ -202,8 +202,7 @@ static void sync_parent(const char *path)
         buf_add(&dir, path, slash == path ? 1 : (size_t)(slash - path));
     else
         buf_addc(&dir, '.');
-    bool refuse = fault_point("file.sync.parent") || dir.failed;
-    int fd = refuse ? -1 : open(buf_z(&dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = dir.failed ? -1 : open(buf_z(&dir), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         fsync(fd);
         close(fd);
@@ -254,7 +253,8 @@ static enum qn_status make_one(const char *path, struct qn_err *err)
     if (refuse)
         errno = EACCES;
     if (!refuse && mkdir(path, 0777) == 0) {
-        sync_parent(path);
+        if (!fault_point("dir.sync"))
+            sync_parent(path);
         return QN_OK;
     }
     if (errno == EEXIST && dir_exists(path))

@@ -29,9 +29,8 @@ void file_map_drop(const struct file_map *m, size_t off, size_t n);
 
 /* Writes via PATH.tmp.PID, fsync, rename; nothing half-written is left behind on failure. */
 enum qn_status file_write_atomic(const char *path, struct str data, struct qn_err *err);
-enum qn_status
-dir_make(const char *path,
-         struct qn_err *err); /* with parents; existing is fine; new names are synced */
+/* With parents; what exists is fine; new names are synced. */
+enum qn_status dir_make(const char *path, struct qn_err *err);
 enum qn_status dir_remove(const char *path, struct qn_err *err); /* recursively */
 bool file_exists(const char *path);
 bool dir_exists(const char *path);

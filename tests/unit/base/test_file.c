@@ -112,10 +112,10 @@ static void folders(void **state)
 {
     struct buf p = BUF_INIT, q = BUF_INIT;
     struct qn_err err = {0};
-    fault_arm("file.sync.parent", 0); /* each new name is made durable, no other */
+    fault_arm("dir.sync", 0); /* each new name is made durable, no other */
     CHECK_OK(dir_make(in_root(&p, "a//b/c/"), &err), err);
     assert_int_equal(fault_disarm(), 3);
-    fault_arm("file.sync.parent", 0);
+    fault_arm("dir.sync", 0);
     CHECK_OK(dir_make(buf_z(&p), &err), err);
     assert_int_equal(fault_disarm(), 0);
     assert_true(dir_exists(in_root(&p, "a/b/c")));
