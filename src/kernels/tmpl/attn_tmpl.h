@@ -111,9 +111,10 @@ ATTN_INLINE void score_group(const float *q, int32_t dk, float *s, const uint8_t
             const float *x = q + d;
             const uint8_t *y = k + (size_t)t * group;
             ATTN_ORDER();
-            if (f)
+            if (f) {
                 __builtin_prefetch(ahead, 0, 2);
-            ahead += next.step;
+                ahead += next.step;
+            }
             if (type == KV_BF16) {
                 add_lanes(acc + t, nt, x, ldq, vf_load_bf16_even(y), nq);
                 ATTN_ORDER();
@@ -377,8 +378,8 @@ static void outputs(const struct attn_state *a, const struct kv_head *kv, int32_
     for (int32_t t = a->g0 * 16, end; t < n_tok; t = end) {
         end = page_end(t, n_tok);
         struct page_part g = {.a = a, .kv = kv, .p = a->p + t, .n = (end - t) / 2};
-        struct fetch f = {g.at, 0};
         g.at = kv_at(kv, t0 + t, kv->v_off) + (size_t)(t % KV_PAGE) * dv * elem;
+        struct fetch f = {g.at, 0};
         if (end < n_tok)
             f = fetch_over(kv_at(kv, t0 + end, kv->v_off), KV_PAGE * dv * elem, steps);
         else if (a->more)
