@@ -158,7 +158,8 @@ def test_tokens_leave_as_they_come(server):
         while b"[DONE]" not in r.buf:
             r.more()
             times.append(time.monotonic())
-    assert times[-1] - times[0] > 0.25 and len(times) >= 8
+    # a busy machine may read two together, never all
+    assert times[-1] - times[0] > 0.25 and len(times) >= 4
 
 
 def test_keepalive_comments_during_a_long_prefill(server):
