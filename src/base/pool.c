@@ -26,6 +26,7 @@
 
 #include "clock.h"
 #include "cpu.h"
+#include "fault.h"
 #include "pool_score.h"
 
 enum chunk_state { FREE, CLAIMED, COPYING, DONE };
@@ -44,6 +45,7 @@ struct worker {
     int index;                                  /* 1.. */
     char *scratch;                              /* scratch_bytes for outputs, then work_bytes */
     _Alignas(CACHE_LINE) _Atomic uint32_t busy; /* inside a chunk function */
+    uint32_t n_late;
 };
 
 struct pool {
@@ -129,17 +131,26 @@ static void regions_copy(const struct pool_region *to, const struct pool_region 
                    to[i].row_bytes);
 }
 
+/* For tests: here the system took the processor away, shortly or for many regions. */
+static void may_be_late(struct worker *w)
+{
+    if (fault_point("pool.late"))
+        usleep(20u << w->n_late++ % 7);
+}
+
 static void worker_chunk(struct worker *w, const struct pool_job *job, uint32_t epoch, int c)
 {
     struct pool *p = w->pool;
     if (!state_cas(&p->state[c], word(epoch, FREE), word(epoch, CLAIMED)))
         return;
     struct pool_region real[POOL_REGION_MAX], mine[POOL_REGION_MAX];
+    may_be_late(w);
     int n = job->regions(job->args, c, real);
     memcpy(mine, real, sizeof mine);
     if (!regions_to_scratch(mine, n, w->scratch, p->scratch_bytes))
         return;
     job->run(job->args, c, mine, w->scratch + p->scratch_bytes);
+    may_be_late(w);
     if (!state_cas(&p->state[c], word(epoch, CLAIMED), word(epoch, COPYING)))
         return; /* the leader did it meanwhile */
     regions_copy(real, mine, n);
