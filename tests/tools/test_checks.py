@@ -1,7 +1,9 @@
 """The checkers must find what they are for, and the test driver must count right."""
 import contextlib
 import io
+import json
 import pathlib
+import shutil
 import sys
 import tempfile
 import unittest
@@ -9,6 +11,7 @@ from unittest import mock
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
 sys.path.insert(0, str(TOOLS))
+import check_clang  # noqa: E402
 import check_layers  # noqa: E402
 import check_lengths  # noqa: E402
 import run_tests  # noqa: E402
@@ -69,6 +72,25 @@ class Lengths(unittest.TestCase):
     def test_functions(self):
         lines = ["int f(void)", "{", "    if (x) {", "    }", "}", "struct s {", "};", "void g(void)", "{", "}"]
         self.assertEqual(list(check_lengths.functions(lines)), [(2, 4), (9, 2)])
+
+
+class Clang(unittest.TestCase):
+    def test_command(self):
+        self.assertEqual(check_clang.syntax_only("ccache clang -Ia -MD -MQ a.o -MF a.o.d -o a.o -c ../a.c"),
+                         ["clang", "-Ia", "../a.c", "-fsyntax-only"])
+
+    @unittest.skipUnless(shutil.which("clang"), "clang is not installed")
+    def test_warnings(self):
+        for text, found in (("int f(void) { return 1; }\n", 0), ("static int f(void) { return 1; }\n", 1)):
+            with tempfile.TemporaryDirectory() as d:
+                pathlib.Path(d, "a.c").write_text(text)
+                pathlib.Path(d, "compile_commands.json").write_text(json.dumps([{
+                    "directory": d, "file": "a.c", "command": "clang -Wall -Werror -o a.o -c a.c"}]))
+                out = io.StringIO()
+                with mock.patch.object(sys, "argv", ["x", d]), contextlib.redirect_stdout(out):
+                    self.assertEqual(check_clang.main(), found, out.getvalue())
+                self.assertEqual(sorted(p.name for p in pathlib.Path(d).iterdir()), ["a.c", "compile_commands.json"])
+                self.assertIn(f"1 files, {found} with warnings", out.getvalue())
 
 
 class Counting(unittest.TestCase):
