@@ -400,9 +400,9 @@ static enum qn_status write_thinking(struct jw *w, const struct json *o, struct 
     if (t && !on && !str_eqz(type, "disabled"))
         return field_bad(e, "thinking.type", json_get(t, "type"), "enabled, adaptive or disabled");
     if (str_eqz(type, "enabled")) {
-        QN_TRY(field_i32(t, "budget_tokens", 1, INT32_MAX, &budget, e));
-        if (budget < 0)
-            return field_bad(e, "thinking.budget_tokens", NULL, "an integer of at least 1");
+        if (field_i32(t, "budget_tokens", 1, INT32_MAX, &budget, e) != QN_OK || budget < 0)
+            return field_bad(e, "thinking.budget_tokens", json_get(t, "budget_tokens"),
+                             "an integer of at least 1");
         jw_ki64(w, "thinking_budget", budget);
     }
     bool known = !effort.p;
@@ -513,7 +513,9 @@ static enum qn_status metadata(const struct json *o, struct api_request *r, stru
 {
     const struct json *meta = NULL;
     QN_TRY(field_obj(o, "metadata", &meta, e));
-    return field_str(meta, "user_id", &r->user, e);
+    if (field_str(meta, "user_id", &r->user, e) != QN_OK)
+        return field_bad(e, "metadata.user_id", json_get(meta, "user_id"), "a string");
+    return QN_OK;
 }
 
 enum qn_status anthropic_parse_count(const struct api_model *m, struct api_request *r,

@@ -3,8 +3,6 @@
  */
 #include "clock.h"
 
-#include <time.h>
-
 int64_t clock_ns(void)
 {
     struct timespec t;
@@ -20,4 +18,19 @@ int64_t clock_us(void)
 int64_t clock_unix(void)
 {
     return (int64_t)time(NULL);
+}
+
+void clock_cond_init(pthread_cond_t *cv)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cv, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+struct timespec clock_in(int64_t us)
+{
+    int64_t at = clock_us() + us;
+    return (struct timespec){.tv_sec = at / 1000000, .tv_nsec = at % 1000000 * 1000};
 }

@@ -94,9 +94,7 @@ void sched_disk_tick(struct sched *s)
 
 bool sched_cache_flush(struct sched *s, int timeout_ms, struct qn_cache_flush *out)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000 + 1;
+    struct timespec until = clock_in((int64_t)timeout_ms * 1000);
     *out = (struct qn_cache_flush){0};
     if (!s->lm.ops->cache_flush)
         return true;

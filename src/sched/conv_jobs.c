@@ -182,9 +182,7 @@ static bool enqueue(struct sched *s, struct file_job *j)
 bool sched_cache_file(struct sched *s, const struct cache_file_ask *ask, int timeout_ms,
                       struct cache_file_told *out)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000 + 1;
+    struct timespec until = clock_in((int64_t)timeout_ms * 1000);
     *out = (struct cache_file_told){0};
     struct file_job *j = s->lm.ops->cache_file ? job_create(ask) : NULL;
     if (!j) {

@@ -93,15 +93,6 @@ static enum qn_status copy_params(struct gen *g, const struct lm *lm, const stru
     return stops_create(p->stop, p->n_stop, &g->stops, err);
 }
 
-static void clocked_cond(pthread_cond_t *cv)
-{
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cv, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 enum qn_status gen_create(struct sched *s, const struct lm *lm, const struct gen_params *p,
                           struct gen **out, struct qn_err *err)
 {
@@ -109,7 +100,7 @@ enum qn_status gen_create(struct sched *s, const struct lm *lm, const struct gen
     struct gen *g = fault_point("sched.alloc") ? NULL : calloc(1, sizeof *g);
     if (!g)
         QN_FAIL(err, QN_NO_MEMORY, WHERE, "no memory for a generation");
-    clocked_cond(&g->cv);
+    clock_cond_init(&g->cv);
     pthread_mutex_init(&g->mu, NULL);
     g->s = s;
     g->stop_index = -1;
@@ -372,7 +363,7 @@ void gen_publish_error(struct gen *g, const struct qn_err *err)
 void gen_bell_init(struct gen_bell *b)
 {
     pthread_mutex_init(&b->mu, NULL);
-    clocked_cond(&b->cv);
+    clock_cond_init(&b->cv);
     b->n = 0;
 }
 
@@ -390,22 +381,9 @@ uint64_t gen_bell_count(struct gen_bell *b)
     return n;
 }
 
-static struct timespec deadline_of(int timeout_ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += timeout_ms / 1000;
-    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
-    return t;
-}
-
 void gen_bell_wait(struct gen_bell *b, uint64_t seen, int timeout_ms)
 {
-    struct timespec until = deadline_of(timeout_ms);
+    struct timespec until = clock_in((int64_t)timeout_ms * 1000);
     pthread_mutex_lock(&b->mu);
     while (b->n <= seen && pthread_cond_timedwait(&b->cv, &b->mu, &until) == 0)
         ;
@@ -443,7 +421,7 @@ void gen_wait(struct gen *g, int timeout_ms, struct gen_event *ev)
 {
     memset(ev, 0, sizeof *ev);
     ev->stop_index = -1;
-    struct timespec until = deadline_of(timeout_ms > 0 ? timeout_ms : 0);
+    struct timespec until = clock_in(timeout_ms > 0 ? (int64_t)timeout_ms * 1000 : 0);
     pthread_mutex_lock(&g->mu);
     bool got = take_event(g, ev);
     while (!got && timeout_ms != 0) {

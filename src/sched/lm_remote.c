@@ -159,12 +159,7 @@ static enum qn_status child_start(struct lm_remote *r, struct child *c, struct q
 /* Sleeps; true when the program stops meanwhile. */
 static bool pause_us(struct lm_remote *r, int64_t us)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += us / 1000000;
-    t.tv_nsec += us % 1000000 * 1000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
+    struct timespec t = clock_in(us);
     pthread_mutex_lock(&r->mu);
     int rc = 0;
     while (!r->stop && rc == 0)
@@ -325,7 +320,7 @@ enum qn_status lm_remote_open(char *const *argv, struct lm_remote **out, struct 
     r->child.fd = -1;
     pthread_mutex_init(&r->io, NULL);
     pthread_mutex_init(&r->mu, NULL);
-    pthread_cond_init(&r->change, NULL);
+    clock_cond_init(&r->change);
     r->argv = copy_argv(argv);
     enum qn_status st =
         r->argv ? open_child(r, err) : err_set(err, QN_NO_MEMORY, REMOTE_WHERE, "out of memory");

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "sched/lm_remote_int.h"
 
 #define WAIT_US 30000000 /* a new sequence waits that long for the next child */
@@ -81,9 +82,7 @@ static void call_end(struct lm_remote *r)
 /* The running child's epoch, waiting for one to be ready. */
 static enum qn_status current(struct lm_remote *r, int64_t *epoch, struct qn_err *err)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += WAIT_US / 1000000;
+    struct timespec t = clock_in(WAIT_US);
     pthread_mutex_lock(&r->mu);
     int rc = 0;
     while (!r->up && !r->stop && rc == 0)

@@ -94,13 +94,9 @@ enum qn_status sched_create(const struct lm *lm, const struct tok *tok,
     s->stats.caches = lm->ops->cache_seq != NULL;
     s->stats.files = lm->ops->cache_file != NULL;
     s->pause_max_us = (p->pause_max_ms ? p->pause_max_ms : PAUSE_MAX_MS) * (int64_t)1000;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->idle, &attr);
-    pthread_cond_init(&s->wake, &attr);
-    pthread_cond_init(&s->flushed, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&s->idle);
+    clock_cond_init(&s->wake);
+    clock_cond_init(&s->flushed);
     pthread_mutex_init(&s->mu, NULL);
     enum qn_status st = set_up(s, p, err);
     s->fit_tokens = sched_fit_tokens(s);

@@ -52,11 +52,7 @@ static void *janitor(void *arg)
     struct conns *c = arg;
     pthread_mutex_lock(&c->lock);
     while (!c->quit) {
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += TICK_MS * 1000000L;
-        t.tv_sec += t.tv_nsec / 1000000000L;
-        t.tv_nsec %= 1000000000L;
+        struct timespec t = clock_in(TICK_MS * 1000);
         pthread_cond_timedwait(&c->wake, &c->lock, &t);
         sweep(c);
     }
@@ -66,12 +62,8 @@ static void *janitor(void *arg)
 
 enum qn_status conns_start(struct conns *c, int n_max, int idle_s, int read_s, struct qn_err *err)
 {
-    pthread_condattr_t attr;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_cond_init(&c->wake);
     c->n_max = n_max;
     c->idle_us = (int64_t)idle_s * 1000000;
     c->read_us = (int64_t)read_s * 1000000;

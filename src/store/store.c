@@ -149,12 +149,8 @@ static enum qn_status add_model(struct store *st, const struct record_name *mode
 static enum qn_status setup(struct store *st, const struct store_params *p, struct qn_err *err)
 {
     pthread_mutex_init(&st->mu, NULL);
-    pthread_condattr_t mono;
-    pthread_condattr_init(&mono);
-    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
-    pthread_cond_init(&st->work, &mono);
-    pthread_cond_init(&st->idle, &mono);
-    pthread_condattr_destroy(&mono);
+    clock_cond_init(&st->work);
+    clock_cond_init(&st->idle);
     st->queue_end = &st->queue;
     st->done_end = &st->done;
     st->lock_fd = -1;
@@ -389,14 +385,7 @@ int32_t store_reap(struct store *st, struct store_done *out, int32_t max)
 
 bool store_wait(struct store *st, int timeout_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    struct timespec until = clock_in((int64_t)timeout_ms * 1000);
     pthread_mutex_lock(&st->mu);
     st->waiters++;
     pthread_cond_broadcast(&st->work); /* it may be pausing */

@@ -29,13 +29,9 @@ enum { PIECE = 1 << 20, REST_US = 30 * 1000 * 1000 };
 /* Sleeps as long as the piece may take at the set pace. False: closing. */
 static bool stand_back(struct store *st, size_t bytes)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
     pthread_mutex_lock(&st->mu);
     if (st->pace && !st->waiters && !st->closing) {
-        int64_t ns = (int64_t)((double)bytes * 1e9 / (double)st->pace) + until.tv_nsec;
-        until.tv_sec += ns / 1000000000;
-        until.tv_nsec = ns % 1000000000;
+        struct timespec until = clock_in((int64_t)((double)bytes * 1e6 / (double)st->pace));
         while (!st->waiters && !st->closing &&
                pthread_cond_timedwait(&st->work, &st->mu, &until) != ETIMEDOUT)
             ;
