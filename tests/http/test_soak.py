@@ -257,8 +257,8 @@ def soak(server, requests, capsys):
             print(f"\n{REQUESTS} requests and {crowd.left} left in {time.monotonic() - begin:.0f} s; before: "
                   f"{base[1]} KiB, {base[0]} descriptors\nrequests RSS/KiB fds\n" + "\n".join(rows))
     assert rss_kib(server) < base[1] * 1.05 + 4096, (base, rows)
-    if REQUESTS >= 10000:  # flat once arenas and caches are full
-        assert rss_kib(server) - middle < 1024, (base, rows)
+    if REQUESTS >= 10000:  # flat once arenas and caches are full, but for one huge page of a slab
+        assert rss_kib(server) - middle < 2048 + 1024, (base, rows)
     assert stats["submitted"] == stats["finished"] + stats["failed"] + stats["cancelled"]
 
 
