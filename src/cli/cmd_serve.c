@@ -561,15 +561,10 @@ static void catch_signals(void)
 /* True when a signal came within that time; -1 = waits for one. */
 static bool wait_signal(int64_t us)
 {
-    struct timespec t;
+    struct timespec t = clock_in(us);
     int rc;
-    clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += us / 1000000;
-    t.tv_nsec += us % 1000000 * 1000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
     do
-        rc = us < 0 ? sem_wait(&signalled) : sem_timedwait(&signalled, &t);
+        rc = us < 0 ? sem_wait(&signalled) : sem_clockwait(&signalled, CLOCK_MONOTONIC, &t);
     while (rc != 0 && errno == EINTR);
     return rc == 0;
 }
