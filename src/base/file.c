@@ -67,19 +67,10 @@ static enum qn_status read_all(int fd, const char *path, size_t max, struct buf 
     }
 }
 
-/* A fifo that nobody writes to is an empty file, not a wait. */
-static int open_now(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd >= 0)
-        fcntl(fd, F_SETFL, 0);
-    return fd;
-}
-
 enum qn_status file_read(const char *path, size_t max, struct buf *out, struct qn_err *err)
 {
     buf_clear(out);
-    int fd = open_now(path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(err, "file", "%s: cannot open", path);
     enum qn_status s = read_all(fd, path, max, out, err);
@@ -138,7 +129,7 @@ enum file_end file_read_at(int fd, struct iovec *v, int n_v, off_t off, const ch
 enum qn_status file_map_open(const char *path, struct file_map *out, struct qn_err *err)
 {
     *out = (struct file_map){NULL, 0};
-    int fd = open_now(path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_errno(err, "file", "%s: cannot open", path);
     enum qn_status s = map_fd(fd, path, out, err);

@@ -101,11 +101,6 @@ static void missing_and_wrong_kinds(void **state)
     assert_null(names);
     CHECK_FAILS(file_read(root, 10000, &out, &err), QN_IO, err, "Is a directory");
     CHECK_FAILS(file_map_open(root, &m, &err), QN_BAD_INPUT, err, "not a regular file");
-    const char *fifo = in_root(&p, "fifo"); /* nobody writes to it: nobody waits */
-    assert_int_equal(mkfifo(fifo, 0600), 0);
-    CHECK_OK(file_read(fifo, 10, &out, &err), err);
-    assert_int_equal(out.n, 0);
-    CHECK_FAILS(file_map_open(fifo, &m, &err), QN_BAD_INPUT, err, "not a regular file");
     CHECK_FAILS(file_write_atomic(in_root(&p, "no/such/f"), STR_LIT("x"), &err), QN_NOT_FOUND, err,
                 "no/such/f");
     CHECK_FAILS(dir_make("", &err), QN_BAD_INPUT, err, "empty");
